@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Byte code is left to the first import: where the shell has none written, every process of a test
+# would compile torch anew, which takes it longer than all else.
+export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 

@@ -501,10 +501,11 @@ class BatchLines:
 
 MISSING_DENSE: float
 
-# Bytes, offsets int32 or int64 [n + 1], the bitmap or None, the first value's bit, seed, rule.
-_TextColumn = tuple[
-    npt.NDArray[np.uint8],
-    npt.NDArray[np.int32] | npt.NDArray[np.int64],
+# Bytes and offsets int32 or int64 [n + 1], or integers of 64 bits [n] and None; the bitmap or None,
+# the first value's bit, seed, rule.
+_HashedColumn = tuple[
+    npt.NDArray[np.uint8] | npt.NDArray[np.int64] | npt.NDArray[np.uint64],
+    npt.NDArray[np.int32] | npt.NDArray[np.int64] | None,
     npt.NDArray[np.uint8] | None,
     int,
     int,
@@ -512,7 +513,7 @@ _TextColumn = tuple[
 ]
 
 def hash_columns(
-    columns: list[_TextColumn],
+    columns: list[_HashedColumn],
 ) -> list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]: ...
 def join_bags(
     runs: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],

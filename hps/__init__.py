@@ -19,7 +19,6 @@ from hps.errors import (
     RemoteError,
     StoreError,
 )
-from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from hps.service.client.options import TlsConfig
     from hps.service.client.parameter_server import RemoteParameterServer
     from hps.train.model import Model
+    from hps.types import Batch, Ids
 
 # Without `open`: `from hps import *` must not take the place of Python's own.
 __all__ = [
@@ -80,8 +80,11 @@ __all__ = [
     "keys_of",
 ]
 
-# Loaded at first use: these need the native module, and all but the first three need torch.
+# Loaded at first use: these need numpy, most the native module and torch, too; `hps --help` waits
+# for none of them.
 _LAZY = {
+    "Batch": "hps.types",
+    "Ids": "hps.types",
     "ClusterConfig": "hps.cluster.config",
     "ParameterServer": "hps.parameter_server.server",
     "open": "hps.parameter_server.server",
@@ -105,6 +108,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "types":  # a module that users read numbers from
+        return import_module("hps.types")
     if name not in _LAZY:
         raise AttributeError(f"module 'hps' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

@@ -424,6 +424,12 @@ def limit_idle_spinning() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
 
 
+def is_malloc_set() -> bool:
+    """True if the environment says how malloc gives memory back to the system."""
+    names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+    return any(os.environ.get(name) for name in names)
+
+
 def keep_grpc_silent() -> None:
     """Keeps gRPC's core from writing lines of its own to standard error; before grpc is imported.
 

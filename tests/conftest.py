@@ -1,13 +1,17 @@
 """What holds for every test.
 
-Above it: pytest. Below it: nothing.
+Above it: pytest. Below it: rank_nursery.py, which several folders' tests start ranks with.
 """
 
 import signal
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster.rank_nursery import Nursery
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +19,15 @@ def interrupts_are_heard() -> None:
     """A shell that starts the tests in the background has them ignore Ctrl-C; and a library that an
     earlier test has used may have left a handler for which the system goes on with a wait."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Nursery]":
+    """One for all tests of a process: it takes longer to start than most of its runs."""
+    from tests.cluster.rank_nursery import nursery  # which not every test needs
+
+    with nursery(tmp_path_factory.mktemp("ranks")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -6,10 +6,13 @@ Above it: tests of what a child may not do with what its parent has open. Below 
 import os
 import signal
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hps.errors import HpsError
 
 _LONGEST_SECONDS = 60
+# What moving a promoted name asks of the system; a kill may come at any of these calls.
+_CALLS = ("open", "fsync", "replace", "rename", "close")
 
 
 def in_forked_child(act: Callable[[], str]) -> str:
@@ -51,3 +54,21 @@ def refused_in_child(verbs: Sequence[Callable[[], object]]) -> list[str]:
 
     answer = in_forked_child(act)
     return [answer] if answer else []
+
+
+def kill_at(number: int) -> None:
+    """From now on the process ends, as by a kill, before its call of that number; for a child."""
+    count = 0
+
+    def before(act: Any) -> Any:
+        def called(*given: Any, **named: Any) -> Any:
+            nonlocal count
+            if count == number:
+                os._exit(0)
+            count += 1
+            return act(*given, **named)
+
+        return called
+
+    for name in _CALLS:
+        setattr(os, name, before(getattr(os, name)))

@@ -80,7 +80,7 @@ def _history_of(log: Log, model: str) -> dict[str, Any]:
 def _given(settings: Settings) -> dict[str, Any]:
     """The fields of TrainOptions that are asked for and that the model has."""
     made = MODELS[settings.model]
-    names = ["model", "batch_size", "lr", "dense_lr", "init_std"]
+    names = ["model", "batch_size", "lr", "dense_lr", "init_std", "initial_accumulator"]
     names += ["dim"] if made.has_vectors else []
     names += ["hidden", "dropout"] if made.has_deep_part else []
     given = {name: getattr(settings, name) for name in names}

@@ -89,6 +89,7 @@ def settings_of(name: str, model: str, options: dict[str, Any]) -> Settings:
         lr=options["lr"],
         dense_lr=options["dense_lr"],
         init_std=options["init_std"],
+        initial_accumulator=0.0,  # as peers have it
     )
 
 

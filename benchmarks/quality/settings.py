@@ -26,6 +26,7 @@ class Settings:
         lr: of rows, Adagrad.
         dense_lr: of all other weights, Adam.
         init_std: of rows.
+        initial_accumulator: of rows, the sum of squared gradients of Adagrad; a peer's is 0.
         patience: 0: all epochs, and the last model is measured. Else hps validates after each
             epoch, ends after as many that were no better, and its best model is measured; batch
             size and epochs are to be given then.
@@ -40,6 +41,7 @@ class Settings:
     lr: float | None = None
     dense_lr: float | None = None
     init_std: float | None = None
+    initial_accumulator: float | None = None
     patience: int = 0
 
 

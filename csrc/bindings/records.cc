@@ -36,61 +36,72 @@ struct Fresh {
   std::unique_ptr<T[]> data;
 };
 
-// One column as Python gives it: bytes, offsets, the bitmap or None, the first value's bit in it,
-// the seed and the rule.
-struct TextColumnArgs {
-  explicit TextColumnArgs(nb::handle given) {
+// One column as Python gives it: bytes and offsets, or whole numbers of 64 bits and None; the
+// bitmap or None, the first value's bit in it, the seed and the rule.
+struct HashedColumnArgs {
+  explicit HashedColumnArgs(nb::handle given) {
     const auto tuple = nb::cast<nb::tuple>(given);
     CheckShape(tuple.size() == 6, "hash_columns: a column is a tuple of six");
-    data = nb::cast<Bytes>(tuple[0], false);
-    is_long = nb::try_cast<Offsets>(tuple[1], long_offsets, false);
-    if (!is_long) short_offsets = nb::cast<Vector<const int32_t>>(tuple[1], false);
-    CheckShape(num_offsets() > 0, "hash_columns: a column has one offset at least");
-    first_bit = nb::cast<size_t>(tuple[3]);
+    if (tuple[1].is_none()) {
+      is_unsigned = nb::try_cast<Vector<const uint64_t>>(tuple[0], unsigned_numbers, false);
+      if (!is_unsigned) numbers = nb::cast<Offsets>(tuple[0], false);
+      asked.num_rows = is_unsigned ? unsigned_numbers.size() : numbers.size();
+    } else {
+      is_text = true;
+      data = nb::cast<Bytes>(tuple[0], false);
+      is_long = nb::try_cast<Offsets>(tuple[1], long_offsets, false);
+      if (!is_long) short_offsets = nb::cast<Vector<const int32_t>>(tuple[1], false);
+      const size_t num_offsets = is_long ? long_offsets.size() : short_offsets.size();
+      CheckShape(num_offsets > 0, "hash_columns: a column has one offset at least");
+      asked.num_rows = num_offsets - 1;
+    }
+    asked.first_bit = nb::cast<size_t>(tuple[3]);
     if (!tuple[2].is_none()) {
       validity = nb::cast<Bytes>(tuple[2], false);
-      CheckShape(validity.size() >= (first_bit + num_rows() + 7) / 8,
+      CheckShape(validity.size() >= (asked.first_bit + asked.num_rows + 7) / 8,
                  "hash_columns: the bitmap has too few bits");
-      has_validity = true;
+      asked.validity = validity.data();
     }
-    seed = nb::cast<uint64_t>(tuple[4]);
+    asked.seed = nb::cast<uint64_t>(tuple[4]);
     const auto number = nb::cast<int>(tuple[5]);
     CheckShape(number >= 0 && number <= 2, "hash_columns: a rule is 0, 1 or 2");
-    rule = static_cast<MissingRule>(number);
+    asked.rule = static_cast<MissingRule>(number);
   }
 
-  size_t num_offsets() const { return is_long ? long_offsets.size() : short_offsets.size(); }
-  size_t num_rows() const { return num_offsets() - 1; }
+  size_t num_rows() const { return asked.num_rows; }
 
-  template <typename Offset>
-  TextValues<Offset> ValuesOf(const Offset* offsets) const {
-    return {reinterpret_cast<const char*>(data.data()),
-            offsets,
-            num_rows(),
-            has_validity ? validity.data() : nullptr,
-            first_bit,
-            seed,
-            rule};
-  }
-
+  // False if the offsets do not fit the bytes.
   template <typename Visit>
-  void Do(Visit visit) const {
-    if (is_long) {
-      visit(ValuesOf(long_offsets.data()));
-    } else {
-      visit(ValuesOf(short_offsets.data()));
+  bool Do(Visit visit) const {
+    if (!is_text && is_unsigned) {
+      visit(NumberValues<uint64_t>{asked, unsigned_numbers.data()});
+      return true;
     }
+    if (!is_text) {
+      visit(NumberValues<int64_t>{asked, numbers.data()});
+      return true;
+    }
+    return is_long ? DoText(long_offsets.data(), visit) : DoText(short_offsets.data(), visit);
   }
 
+ private:
+  template <typename Offset, typename Visit>
+  bool DoText(const Offset* offsets, Visit visit) const {
+    if (!AreOffsets(offsets, num_rows(), data.size())) return false;
+    visit(TextValues<Offset>{asked, reinterpret_cast<const char*>(data.data()), offsets});
+    return true;
+  }
+
+  HashedColumn asked;
+  bool is_text = false;
   Bytes data;
   Offsets long_offsets;
   Vector<const int32_t> short_offsets;
   bool is_long = false;
+  Offsets numbers;
+  Vector<const uint64_t> unsigned_numbers;
+  bool is_unsigned = false;
   Bytes validity;
-  bool has_validity = false;
-  size_t first_bit = 0;
-  uint64_t seed = 0;
-  MissingRule rule = MissingRule::kNull;
 };
 
 // Keys of a column, and the offsets of its bags; no offsets where each bag has one key.
@@ -101,27 +112,22 @@ struct ColumnKeys {
 };
 
 // False if the offsets do not fit the bytes.
-bool HashColumn(const TextColumnArgs& column, ColumnKeys* out) {
-  const size_t num_rows = column.num_rows();
-  bool is_valid = true;
-  column.Do([&](const auto& values) {
-    is_valid = AreOffsets(values.offsets, num_rows, column.data.size());
-    if (!is_valid) return;
-    out->keys = std::make_unique<Fresh<uint64_t>>(num_rows);
-    out->num_keys = num_rows;
+bool HashColumn(const HashedColumnArgs& column, ColumnKeys* out) {
+  return column.Do([&](const auto& values) {
+    out->keys = std::make_unique<Fresh<uint64_t>>(values.num_rows);
+    out->num_keys = values.num_rows;
     if (!AnyWithoutKey(values)) {
       HashEach(values, out->keys->data.get());
       return;
     }
-    out->offsets = std::make_unique<Fresh<int64_t>>(num_rows + 1);
+    out->offsets = std::make_unique<Fresh<int64_t>>(values.num_rows + 1);
     out->num_keys = HashPresent(values, out->keys->data.get(), out->offsets->data.get());
   });
-  return is_valid;
 }
 
 // Of each column (keys, offsets); columns in which each bag has one key share their offsets.
 nb::list HashColumns(const nb::list& given) {
-  std::vector<TextColumnArgs> columns;
+  std::vector<HashedColumnArgs> columns;
   for (nb::handle column : given) {
     columns.emplace_back(column);
     CheckShape(columns.back().num_rows() == columns.front().num_rows(),

@@ -39,6 +39,40 @@ inline uint64_t MergeRound(uint64_t hash, uint64_t lane) {
   return (hash ^ Round(0, lane)) * kPrime1 + kPrime4;
 }
 
+inline uint64_t TakeEight(uint64_t hash, uint64_t bytes) {
+  return RotateLeft(hash ^ Round(0, bytes), 27) * kPrime1 + kPrime4;
+}
+
+inline uint64_t TakeFour(uint64_t hash, uint32_t bytes) {
+  return RotateLeft(hash ^ (bytes * kPrime1), 23) * kPrime2 + kPrime3;
+}
+
+inline uint64_t TakeOne(uint64_t hash, uint8_t byte) {
+  return RotateLeft(hash ^ (byte * kPrime5), 11) * kPrime1;
+}
+
+// Takes the `size` lowest bytes of a word, 0 to 7, of which the lowest is the first. What depends
+// on the size is masked, not jumped over: sizes that change from word to word cost no wrong guess.
+inline uint64_t TakeRest(uint64_t hash, uint64_t word, size_t size) {
+  const uint64_t has_four = uint64_t{0} - (size >> 2 & 1);
+  hash ^= (hash ^ TakeFour(hash, static_cast<uint32_t>(word))) & has_four;
+  word >>= 32 & has_four;
+  for (size_t i = 0; i < 3; ++i, word >>= 8) {
+    const uint64_t has_byte = uint64_t{0} - static_cast<uint64_t>(i < (size & 3));
+    hash ^= (hash ^ TakeOne(hash, static_cast<uint8_t>(word))) & has_byte;
+  }
+  return hash;
+}
+
+inline uint64_t Finish(uint64_t hash) {
+  hash ^= hash >> 33;
+  hash *= kPrime2;
+  hash ^= hash >> 29;
+  hash *= kPrime3;
+  hash ^= hash >> 32;
+  return hash;
+}
+
 }  // namespace xxh64
 
 inline uint64_t Xxh64(const void* data, size_t size, uint64_t seed) {
@@ -67,22 +101,13 @@ inline uint64_t Xxh64(const void* data, size_t size, uint64_t seed) {
     hash = seed + kPrime5;
   }
   hash += size;
-  for (; end - bytes >= 8; bytes += 8) {
-    hash = RotateLeft(hash ^ Round(0, Load<uint64_t>(bytes)), 27) * kPrime1 + kPrime4;
-  }
+  for (; end - bytes >= 8; bytes += 8) hash = TakeEight(hash, Load<uint64_t>(bytes));
   if (end - bytes >= 4) {
-    hash = RotateLeft(hash ^ (Load<uint32_t>(bytes) * kPrime1), 23) * kPrime2 + kPrime3;
+    hash = TakeFour(hash, Load<uint32_t>(bytes));
     bytes += 4;
   }
-  for (; bytes < end; ++bytes) {
-    hash = RotateLeft(hash ^ (*bytes * kPrime5), 11) * kPrime1;
-  }
-  hash ^= hash >> 33;
-  hash *= kPrime2;
-  hash ^= hash >> 29;
-  hash *= kPrime3;
-  hash ^= hash >> 32;
-  return hash;
+  for (; bytes < end; ++bytes) hash = TakeOne(hash, *bytes);
+  return Finish(hash);
 }
 
 }  // namespace hps

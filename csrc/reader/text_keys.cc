@@ -1,16 +1,16 @@
 // Hashes of Arrow's columns of text, and runs of bags joined. Above it: csrc/bindings/records.cc.
-// Below it: common/hash.h.
+// Below it: common/hash.h, decimal_hash.h.
 #include "reader/text_keys.h"
 
 #include <cstring>
 
 #include "common/hash.h"
+#include "reader/decimal_hash.h"
 
 namespace hps {
 namespace {
 
-template <typename Offset>
-inline bool IsNull(const TextValues<Offset>& values, size_t row) {
+inline bool IsNull(const HashedColumn& values, size_t row) {
   const size_t bit = values.first_bit + row;
   return values.validity != nullptr && (values.validity[bit / 8] >> (bit % 8) & 1) == 0;
 }
@@ -21,19 +21,39 @@ inline size_t SizeOf(const TextValues<Offset>& values, size_t row) {
 }
 
 template <typename Offset>
-inline uint64_t HashOf(const TextValues<Offset>& values, size_t row) {
+inline bool IsEmpty(const TextValues<Offset>& values, size_t row) {
+  return SizeOf(values, row) == 0;
+}
+
+template <typename Number>
+inline bool IsEmpty(const NumberValues<Number>& /*values*/, size_t /*row*/) {
+  return false;
+}
+
+template <typename Offset>
+inline uint64_t HashValue(const TextValues<Offset>& values, size_t row) {
+  return Xxh64(values.data + values.offsets[row], SizeOf(values, row), values.seed);
+}
+
+template <typename Number>
+inline uint64_t HashValue(const NumberValues<Number>& values, size_t row) {
+  return HashDecimal(values.numbers[row], values.seed);
+}
+
+template <typename Values>
+inline uint64_t HashOf(const Values& values, size_t row) {
   // What a null is laid out as says nothing.
   if (values.rule == MissingRule::kNone && IsNull(values, row)) {
     return Xxh64(nullptr, 0, values.seed);
   }
-  return Xxh64(values.data + values.offsets[row], SizeOf(values, row), values.seed);
+  return HashValue(values, row);
 }
 
-template <typename Offset>
-inline bool HasKey(const TextValues<Offset>& values, size_t row) {
+template <typename Values>
+inline bool HasKey(const Values& values, size_t row) {
   if (values.rule == MissingRule::kNone) return true;
   if (IsNull(values, row)) return false;
-  return values.rule == MissingRule::kNull || SizeOf(values, row) != 0;
+  return values.rule == MissingRule::kNull || !IsEmpty(values, row);
 }
 
 }  // namespace
@@ -45,12 +65,12 @@ bool AreOffsets(const Offset* offsets, size_t num_rows, size_t data_size) {
   return are_rising && offsets[0] >= 0 && static_cast<uint64_t>(offsets[num_rows]) <= data_size;
 }
 
-template <typename Offset>
-bool AnyWithoutKey(const TextValues<Offset>& values) {
+template <typename Values>
+bool AnyWithoutKey(const Values& values) {
   if (values.rule == MissingRule::kNone) return false;
   bool any = false;
   if (values.rule == MissingRule::kNullOrEmpty) {
-    for (size_t row = 0; row < values.num_rows; ++row) any |= SizeOf(values, row) == 0;
+    for (size_t row = 0; row < values.num_rows; ++row) any |= IsEmpty(values, row);
   }
   for (size_t row = 0; !any && values.validity != nullptr && row < values.num_rows; ++row) {
     any = IsNull(values, row);
@@ -58,13 +78,13 @@ bool AnyWithoutKey(const TextValues<Offset>& values) {
   return any;
 }
 
-template <typename Offset>
-void HashEach(const TextValues<Offset>& values, uint64_t* keys) {
+template <typename Values>
+void HashEach(const Values& values, uint64_t* keys) {
   for (size_t row = 0; row < values.num_rows; ++row) keys[row] = HashOf(values, row);
 }
 
-template <typename Offset>
-size_t HashPresent(const TextValues<Offset>& values, uint64_t* keys, int64_t* offsets) {
+template <typename Values>
+size_t HashPresent(const Values& values, uint64_t* keys, int64_t* offsets) {
   size_t count = 0;
   offsets[0] = 0;
   for (size_t row = 0; row < values.num_rows; ++row) {
@@ -91,10 +111,16 @@ void JoinBags(const std::vector<BagRun>& runs, uint64_t* keys, int64_t* offsets)
 template bool AreOffsets(const int32_t*, size_t, size_t);
 template bool AreOffsets(const int64_t*, size_t, size_t);
 template bool AnyWithoutKey(const TextValues<int32_t>&);
-template bool AnyWithoutKey(const TextValues<int64_t>&);
 template void HashEach(const TextValues<int32_t>&, uint64_t*);
-template void HashEach(const TextValues<int64_t>&, uint64_t*);
 template size_t HashPresent(const TextValues<int32_t>&, uint64_t*, int64_t*);
+template bool AnyWithoutKey(const TextValues<int64_t>&);
+template void HashEach(const TextValues<int64_t>&, uint64_t*);
 template size_t HashPresent(const TextValues<int64_t>&, uint64_t*, int64_t*);
+template bool AnyWithoutKey(const NumberValues<int64_t>&);
+template void HashEach(const NumberValues<int64_t>&, uint64_t*);
+template size_t HashPresent(const NumberValues<int64_t>&, uint64_t*, int64_t*);
+template bool AnyWithoutKey(const NumberValues<uint64_t>&);
+template void HashEach(const NumberValues<uint64_t>&, uint64_t*);
+template size_t HashPresent(const NumberValues<uint64_t>&, uint64_t*, int64_t*);
 
 }  // namespace hps

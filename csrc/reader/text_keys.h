@@ -1,8 +1,10 @@
 // Keys of a column of text as Arrow lays it out: bytes one after the other, where each value ends,
-// and a bit for each that says whether it is there. And bags of keys put one after the other.
+// and a bit for each that says whether it is there; of a column of whole numbers, as if each were
+// its decimal text. And bags of keys put one after the other.
 //
-// Above it: csrc/bindings/records.cc (hps/reader/columns.py). Below it: common/hash.h. Thread-safe:
-// nothing here has state. Nothing is read outside of what a view says it holds.
+// Above it: csrc/bindings/records.cc (hps/reader/columns.py). Below it: decimal_hash.h,
+// common/hash.h. Thread-safe: nothing here has state. Nothing is read outside of what a view says
+// it holds.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +20,8 @@ enum class MissingRule {
   kNone,         // none: null is the empty text
 };
 
-// Value r is data[offsets[r], offsets[r + 1]). Offset is int32_t or int64_t.
-template <typename Offset>
-struct TextValues {
-  const char* data = nullptr;
-  const Offset* offsets = nullptr;  // [num_rows + 1]
+// What is asked of a column of any kind.
+struct HashedColumn {
   size_t num_rows = 0;
   const uint8_t* validity = nullptr;  // bit first_bit + r is that of value r; null: all are there
   size_t first_bit = 0;
@@ -30,22 +29,35 @@ struct TextValues {
   MissingRule rule = MissingRule::kNull;
 };
 
+// Value r is data[offsets[r], offsets[r + 1]). Offset is int32_t or int64_t.
+template <typename Offset>
+struct TextValues : HashedColumn {
+  const char* data = nullptr;
+  const Offset* offsets = nullptr;  // [num_rows + 1]
+};
+
+// Value r is the decimal text of numbers[r]. Number is int64_t or uint64_t.
+template <typename Number>
+struct NumberValues : HashedColumn {
+  const Number* numbers = nullptr;  // [num_rows]
+};
+
 // True if the offsets rise, from 0 on, and not beyond `data_size`.
 template <typename Offset>
 bool AreOffsets(const Offset* offsets, size_t num_rows, size_t data_size);
 
-// True if some value has no key.
-template <typename Offset>
-bool AnyWithoutKey(const TextValues<Offset>& values);
+// True if some value has no key. Values, here and below, is TextValues or NumberValues.
+template <typename Values>
+bool AnyWithoutKey(const Values& values);
 
 // Writes the key of each value to `keys` [num_rows]; every value has one.
-template <typename Offset>
-void HashEach(const TextValues<Offset>& values, uint64_t* keys);
+template <typename Values>
+void HashEach(const Values& values, uint64_t* keys);
 
 // Writes the keys of those that have one to `keys` [at most num_rows], and to `offsets`
 // [num_rows + 1] how many there are before each value. Returns how many there are.
-template <typename Offset>
-size_t HashPresent(const TextValues<Offset>& values, uint64_t* keys, int64_t* offsets);
+template <typename Values>
+size_t HashPresent(const Values& values, uint64_t* keys, int64_t* offsets);
 
 // Bags of keys: bag b is keys[offsets[b], offsets[b + 1]); offsets[0] may be anything.
 struct BagRun {

@@ -31,8 +31,8 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
         type=flags.path,
         metavar="FILE",
         help="TOML file of flags by their names without dashes, such as batch-size = 512; a list "
-        "where a flag takes several values, true for a switch; the command line wins; its paths "
-        "are as seen from the working directory",
+        "where a flag takes several values, true for a switch; the command line wins (a switch "
+        "has an opposite there); its paths are as seen from the working directory",
     )
 
 
@@ -91,7 +91,9 @@ def keys(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """
     found: dict[str, argparse.Action] = {}
     for action in _settable(parser):
-        names = [word[2:] for word in action.option_strings if word.startswith("--")]
+        flagged = [word for word in action.option_strings if word.startswith("--")]
+        # The opposite of a switch: as a key, `digest = false` would be left off, and say nothing.
+        names = [word[2:] for word in flagged if word not in getattr(action, "opposites", ())]
         found |= dict.fromkeys(names if action.option_strings else [action.dest], action)
     found.pop(_DEST, None)  # a file names no other file
     return found
@@ -108,6 +110,7 @@ class _File:
     def __init__(self, parser: argparse.ArgumentParser, path: str) -> None:
         self._parser = parser
         self._path = path
+        self._text = ""
 
     def values(self, taken: Mapping[str, object]) -> Values:
         """Values by dest; none of what excludes a flag in `taken`, which the command line has."""
@@ -129,7 +132,8 @@ class _File:
         for group in _exclusive(self._parser):
             names = [_key(used[action]) for action in group if action in used]
             if len(names) > 1:
-                self._fail(f"{' and '.join(names)} exclude each other; keep one of them")
+                last = [key for action, key in used.items() if action in group][-1]
+                self._fail(f"{' and '.join(names)} exclude each other; keep one of them", last)
             if any(action.dest in taken for action in group):
                 for action in group:
                     vars(found).pop(action.dest, None)
@@ -182,7 +186,7 @@ class _File:
             try:
                 return str(value)
             except ValueError:  # Python writes out no number of more than 4300 digits
-                self._fail(f"{_key(key)}: the number has too many digits")
+                self._fail(f"{_key(key)}: the number has too many digits", key)
         self._refuse(key, value, "a number, a text in quotes, true or false, or a list is needed")
 
     def _part(self, action: argparse.Action, key: str, value: object) -> Any:
@@ -231,16 +235,21 @@ class _File:
             self._fail(f"it has more than {_MOST_BYTES} bytes; flags take less")
         text = ""
         try:
-            text = data.decode("utf-8-sig")
+            self._text = text = data.decode("utf-8-sig")
             return tomllib.loads(f"{text}\n")  # an error in the last line then has its number
         except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, nested too deeply
             self._fail(f"it is not TOML: {_at_line(text, str(error))}")
 
     def _refuse(self, key: str, value: object, why: str) -> NoReturn:
-        self._fail(f"{_key(key)} = {_shown(value)}: {why}")
+        self._fail(f"{_key(key)} = {_shown(value)}: {why}", key)
 
-    def _fail(self, why: str) -> NoReturn:
-        self._parser.error(f"argument --config: {self._path}: {' '.join(why.split())}")
+    def _fail(self, why: str, key: str | None = None) -> NoReturn:
+        """Ends the command; names the line of the key, where it stands in one of its own."""
+        from hps.features.toml_text import line_of
+
+        line = None if key is None else line_of(self._text, (key,))
+        where = self._path if line is None else f"{self._path}, line {line}"
+        self._parser.error(f"argument --config: {where}: {' '.join(why.split())}")
 
 
 def _settable(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

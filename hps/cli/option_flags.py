@@ -3,7 +3,8 @@
 Above it: train_flags.py, features.py. Below it: hps/options/, flags.py.
 """
 
-from collections.abc import Callable, Mapping
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hps.cli import flags
@@ -35,8 +36,36 @@ def add_options(to: flags.Flags, group: type, types: Types | None = None) -> Non
         elif option.many == "*":
             _add_words(place, name, option)
         else:
-            flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
-            _add(place, flag, name, default, option, (types or {}).get(name))
+            _add(place, option.flag(name), name, default, option, (types or {}).get(name))
+
+
+class Switch(argparse.Action):
+    """A flag without a value, and its opposite, which gives the default again, for what a file of
+    flags has switched; the last one wins.
+
+    Args:
+        option_strings: the flag, and its opposite where it has one.
+        const: what the flag gives.
+        said: dest, default and help, as argparse takes them.
+    """
+
+    def __init__(self, option_strings: Sequence[str], const: object, **said: Any) -> None:
+        super().__init__(option_strings, nargs=0, const=const, **said)
+        self.opposites = tuple(option_strings)[1:]
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        is_back = option_string in self.opposites
+        setattr(namespace, self.dest, self.default if is_back else self.const)
+
+    def format_usage(self) -> str:
+        """As argparse has it of its own flags of two words."""
+        return " | ".join(self.option_strings)
 
 
 def _add_words(to: flags.Flags, name: str, option: Option) -> None:
@@ -54,13 +83,9 @@ def _add(
 ) -> None:
     said: dict[str, Any] = {"dest": name, "default": default, "help": option.help}
     if option.const is not None:
-        if default is False:
-            said |= {"action": "store_true"}
-        elif default is True:
-            said |= {"action": "store_false"}
-        else:
-            said |= {"action": "store_const", "const": option.const}
-        to.add_argument(flag, **said)
+        opposite = option.opposite(name)
+        words = [flag] if opposite is None else [flag, opposite]
+        to.add_argument(*words, action=Switch, const=option.const, **said)
         return
     if option.choices:
         said["choices"] = tuple(option.choices)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from hps.cli import flags
 from hps.cli.output import HelpFormatter, check_out_path, stream_for_people, write_json
 from hps.common.optimizers import OPTIMIZERS
-from hps.common.wire import WIRES
+from hps.common.wire_format import WIRES
 from hps.config import MAX_DIM
 from hps.plan import PlanQuestion, format_plan, make_plan
 from hps.plan.question import counts_bits

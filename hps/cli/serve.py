@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hps.service.shard.location import StoreLocation
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
+_ARENAS = 1  # one heap for all threads: what one frees another takes
 _OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share")
 
 
@@ -49,14 +50,14 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
-    from hps.service.messages.memory import keep_message_memory
+    from hps.common.process_memory import keep_freed_memory
     from hps.service.server.descriptors import raise_descriptor_limit
     from hps.service.server.log_lines import LogLines
     from hps.service.server.server import Server
     from hps.service.shard.shard import Shard, ShardOptions
     from hps.ssd_store.new_store import check_new_store
 
-    keep_message_memory()
+    keep_freed_memory(arenas=_ARENAS)
     raise_descriptor_limit()
     options = _server_options(arguments)
     log = LogLines(sys.stderr, calls=arguments.log_calls)

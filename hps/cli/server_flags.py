@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from hps.cli import flags
-from hps.common.wire import WIRES
+from hps.common.wire_format import WIRES
 from hps.errors import ConfigError
 from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
 

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 
 from hps.checkpoint.blobs import MODEL, READER
-from hps.checkpoint.names import COMPACTED, text_of
+from hps.checkpoint.names import COMPACTED, find_listed, text_of
 from hps.cli import flags
 from hps.cli.output import (
     JSON_HELP,
@@ -34,6 +34,7 @@ from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import open as open_store
 from hps.ssd_store import check_no_writer
 from hps.ssd_store.cluster.catalog import Catalog
+from hps.ssd_store.promoted import Promotions
 from hps.table.row_checks import are_possible
 
 _RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
@@ -107,7 +108,9 @@ def run_stats(options: argparse.Namespace) -> int:
         figures = server.stats()
         figures["checkpoints"] = server.checkpoints()
         if (catalog := Catalog.load(options.store)) is not None:
-            parts = catalog.find(options.store, options.checkpoint).parts
+            opened = find_listed(str(options.store), figures["checkpoints"], options.checkpoint)
+            name = None if opened is None else int(opened["id"])  # its names may move
+            parts = catalog.find(options.store, name, Promotions()).parts
             figures["ranks"] = {"size": len(parts), "rows": [part.rows for part in parts]}
         if options.digest:
             for name, table in figures["tables"].items():

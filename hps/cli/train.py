@@ -20,7 +20,7 @@ from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
 from hps.common.json_text import Json, JsonView
 from hps.common.url_text import hidden_url
-from hps.config import RankEnvironment, keep_torch_silent, limit_idle_spinning
+from hps.config import RankEnvironment, is_malloc_set, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
 from hps.report.page import require_plotly
 from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
@@ -59,10 +59,13 @@ def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: St
     limit_idle_spinning()
     if place is not None:
         keep_torch_silent()
+    from hps.common.process_memory import keep_freed_memory
     from hps.train import TrainOptions  # torch takes its time to import
 
+    if not is_malloc_set():
+        keep_freed_memory()
     resume = arguments.resume or arguments.resume_from is not None
-    values = {**vars(arguments), "remote": remote, "resume": resume}
+    values = {**vars(arguments), "remote": remote, "resume": resume, "held_out": None}
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     try:
         if place is None:

@@ -6,7 +6,7 @@ Above it: parameter_server.py, `hps train`. Below it: nothing.
 from dataclasses import dataclass
 
 from hps.common.field_checks import require_whole
-from hps.common.wire import Wire
+from hps.common.wire_format import Wire
 
 MAX_HOT_ROWS = 2**20
 

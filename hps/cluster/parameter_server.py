@@ -379,10 +379,10 @@ class ClusterParameterServer:
             hps.ParameterServer.checkpoint says.
 
         Raises:
-            ConfigError: a bad tag, or tags that differ; a model or reader that could not be read
-            back. StoreError: a rank's disk is full, or refused; the one before it stays the newest.
-            NonFiniteError: on a GPU, of the last step. ClusterError: a rank is gone; an opening
-            finds this one or the one before it. All on every rank.
+            ConfigError: a bad tag, a promoted name, or tags that differ; a model or reader that
+            could not be read back. StoreError: a rank's disk is full, or refused; the one before it
+            stays the newest. NonFiniteError: on a GPU, of the last step. ClusterError: a rank is
+            gone; an opening finds this one or the one before it. All on every rank.
         """
         info = self._kept("checkpoint").checkpoint(tag, model, reader)
         self._exchanges.gradients.forget_residuals()
@@ -394,7 +394,7 @@ class ClusterParameterServer:
         Collective. Of one that another number of ranks took, the rows move to their owners.
 
         Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+            tag: its tag, promoted name, or id as checkpoints() lists it; None is the newest.
 
         Returns:
             (model, reader) as they were given to checkpoint(), on every rank; each None if not.
@@ -415,7 +415,7 @@ class ClusterParameterServer:
         Collective.
 
         Args:
-            tag: its tag, or its id as checkpoints() lists it; None is the newest.
+            tag: its tag, promoted name, or id as checkpoints() lists it; None is the newest.
 
         Raises:
             ConfigError: no such checkpoint. CorruptionError: it is damaged.
@@ -426,7 +426,8 @@ class ClusterParameterServer:
         return self._kept("checkpoint_state").checkpoint_state(tag)
 
     def checkpoints(self) -> list[Json]:
-        """Those that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks.
+        """Those that are kept, oldest first: tag (or None), id, rows, bytes, created, ranks, and
+        names (that they were promoted to), as of the last collective verb of a checkpoint.
 
         Not collective: every rank knows them.
         """
@@ -441,7 +442,8 @@ class ClusterParameterServer:
             The living readers of it on all ranks, in words; its files stay until they close.
 
         Raises:
-            ConfigError: no such checkpoint, or None. StoreError: CLUSTER could not be written.
+            ConfigError: no such checkpoint, or None; it has a promoted name.
+            StoreError: CLUSTER could not be written.
         """
         return self._kept("delete_checkpoint").delete_checkpoint(tag)
 

@@ -14,10 +14,20 @@ from typing import ClassVar, NoReturn
 
 from hps.errors import HpsError, RemoteError, StoreError
 
-# Also beyond the interpreter's end, which destroys what is left.
-_keep_for_ever = ctypes.pythonapi.Py_IncRef
-_keep_for_ever.argtypes = (ctypes.py_object,)
-_keep_for_ever.restype = None
+_add_reference = ctypes.pythonapi.Py_IncRef
+_add_reference.argtypes = (ctypes.py_object,)
+_add_reference.restype = None
+
+
+def keep_for_ever(value: object) -> None:
+    """Nothing destroys it from now on, not even the interpreter's end, which does so to the rest.
+
+    For what threads that Python cannot wait for still use, or what is another process's.
+
+    >>> kept = [object()]
+    >>> keep_for_ever(kept)
+    """
+    _add_reference(ctypes.py_object(value))
 
 
 def forked_error(what: str, owner: int, kind: type[HpsError] = StoreError) -> HpsError:
@@ -114,7 +124,7 @@ class _Refusal:
         found = self.holder()
         if found is not None:
             for name in self.names:
-                _keep_for_ever(ctypes.py_object(found.__dict__.get(name)))
+                keep_for_ever(found.__dict__.get(name))
                 found.__dict__[name] = self.inherited
 
 

@@ -1,8 +1,8 @@
 """How the floats of rows and gradients travel: float32, float16, bfloat16 or int8 a row.
 
-Above it: the service's client and server. Below it: numpy. Arithmetic is float32 on both sides; a
-narrower format rounds once, on the way. How much is lost, for a value x of a row whose largest
-magnitude is m:
+Above it: the service's client and server. Below it: wire_format.py, numpy. Arithmetic is float32 on
+both sides; a narrower format rounds once, on the way. How much is lost, for a value x of a row
+whose largest magnitude is m:
 
     float32    nothing
     float16    |x| / 2^11, or 2^-25 where that is more; beyond 65504 it is infinite
@@ -10,60 +10,18 @@ magnitude is m:
     int8       m / 254, and a millionth of that; a row below 2^-126 may lose 2^-142
 """
 
-from enum import IntEnum
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.arrays import HostArray
 from hps.common.row_layout import Floats
+from hps.common.wire_format import Wire as Wire
 from hps.errors import ConfigError, NonFiniteError
 
 Bytes = NDArray[np.uint8]
 _ROWS_A_PIECE_FLOATS = 2**16  # temporaries stay in a near cache
 _LARGEST_CODE = 127
 _LARGEST_FLOAT16 = 65504.0
-
-
-class Wire(IntEnum):
-    """The formats, numbered as `DType` in proto/hps/v1."""
-
-    FLOAT32 = 0
-    FLOAT16 = 1
-    BFLOAT16 = 2
-    INT8 = 3
-
-    @classmethod
-    def named(cls, name: str, field: str = "wire") -> "Wire":
-        """The format of that name.
-
-        Args:
-            name: of the format.
-            field: what has it, in errors.
-
-        Raises:
-            ConfigError: there is none.
-
-        >>> Wire.named("bfloat16").name
-        'BFLOAT16'
-        """
-        if not isinstance(name, str) or name not in (wire.name.lower() for wire in cls):
-            known = [wire.name.lower() for wire in cls]
-            raise ConfigError(f"{field}={name!r} must be one of {known}")
-        return cls[name.upper()]
-
-    def num_bytes(self, num_rows: int, dim: int) -> int:
-        """Bytes that rows take.
-
-        >>> Wire.INT8.num_bytes(2, 16)
-        40
-        """
-        if self is Wire.INT8:
-            return num_rows * (4 + dim)
-        return num_rows * dim * (4 if self is Wire.FLOAT32 else 2)
-
-
-WIRES = tuple(wire.name.lower() for wire in Wire)
 
 
 def encode(rows: Floats, wire: Wire, out: Bytes | None = None) -> Bytes:

@@ -23,6 +23,7 @@ from hps.reader.config import (
 
 EPOCH = "epoch"
 BEST_BY = ("auc", "logloss")
+VALID_BY = ("hash", "files")
 ON_ERROR = ("raise", "skip")
 _TRANSFORMS = (NO_TRANSFORM, LOG1P, SIGNED_LOG1P)
 DATA_HELP = "the log's files in order, URLs, or patterns; .gz and .zst are unpacked"
@@ -60,7 +61,7 @@ class DataOptions:
         None,
         whole(1, MAX_BATCH_SIZE),
         f"examples in a batch, over all ranks, 1 to {MAX_BATCH_SIZE}; if not given, the largest "
-        "power of two from 32 to 4096 with which DATA makes 100 steps, or that of the stored model",
+        "power of two from 32 to 4096 with which DATA makes 200 steps, or that of the stored model",
         metavar="N",
     )
     delimiter: str | None = option(
@@ -194,10 +195,16 @@ class ValidationOptions:
     valid_share: float | None = option(
         None,
         number(above=0, below=1),
-        "instead of --valid: the share of DATA to validate on and not to train on, chosen by a "
-        "hash of each example; above 0, below 1",
+        "instead of --valid: the share of DATA to validate on and not to train on, chosen as "
+        "--valid-by says; above 0, below 1",
         metavar="S",
         excludes="valid",
+    )
+    valid_by: str = named(
+        VALID_BY,
+        "hash",
+        "how --valid-share chooses: examples, by a hash of each, or the last files of DATA, in the "
+        "order in which they are given, a pattern's by name",
     )
     eval_every: int | str = option(
         EPOCH,

@@ -43,6 +43,23 @@ class Option:
     excludes: str = ""
     also: tuple[type, ...] = ()
 
+    def flag(self, name: str) -> str:
+        """The first flag of the option of this name."""
+        return self.flags[0] if self.flags else f"--{name.replace('_', '-')}"
+
+    def opposite(self, name: str) -> str | None:
+        """The flag that takes a switch back; None of what is no switch, or has a second flag.
+
+        >>> for name, _, one in options_of(_Example):
+        ...     print(name, one.flag(name), one.opposite(name))
+        quiet --quiet --no-quiet
+        colour --no-colour --colour
+        """
+        if self.const is None or len(self.flags) > 1:
+            return None
+        word = self.flag(name)[2:]
+        return f"--{word[3:] if word.startswith('no-') else f'no-{word}'}"
+
     def check(self, name: str, value: object) -> None:
         """Looks at a value that was given.
 
@@ -82,6 +99,14 @@ def options_of(group: type) -> Iterator[tuple[str, Any, Option]]:
         if _KEY in one.metadata:
             declared: Option = one.metadata[_KEY]
             yield one.name, one.default, declared
+
+
+@dataclass(frozen=True)
+class _Example:
+    """For the documentation of `Option.opposite`."""
+
+    quiet: bool = switch("say nothing")
+    colour: bool = option(True, SWITCH, "no colours", const=False, flags=("--no-colour",))
 
 
 def check_options(values: object) -> None:

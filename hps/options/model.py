@@ -85,9 +85,17 @@ class OptimizerOptions:
     lr: float | None = option(
         None,
         _RATE,
-        "learning rate of rows, above 0; if not given, 0.02 (adam 0.001, ftrl 0.05), of "
-        "Adagrad less where examples have more than 26 keys, with --resume the stored one",
+        "learning rate of rows, above 0; if not given, 0.05 (sgd 0.02, adam 0.001), of Adagrad "
+        "less where examples have more than 16 keys, with --resume the stored one",
         metavar="RATE",
+    )
+    initial_accumulator: float | None = option(
+        None,
+        number(0),
+        "sum of squared gradients at which Adagrad and FTRL begin a new row, at least 0: the "
+        "larger, the slower it learns at first; if not given, of Adagrad (c / examples of a "
+        "step)^2 with c 0.3, or more where keys are rare, of ftrl 0; or the stored one",
+        metavar="A",
     )
     dense_lr: float | None = option(
         None,
@@ -125,9 +133,10 @@ class OptimizerOptions:
     compile: bool = switch(
         "compile the model with torch.compile; needs a C++ compiler, in one process alone"
     )
-    seed: int = option(
-        0,
+    seed: int | None = option(
+        None,
         whole(0, 2**64 - 1),
-        "seed of rows, dense weights and dropout, 0 to 2^64 - 1; equal seeds give equal bits",
+        "seed of rows, dense weights and dropout, 0 to 2^64 - 1; equal seeds give equal bits; if "
+        "not given, 0, with --resume that of the stored model",
         metavar="N",
     )

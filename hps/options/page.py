@@ -10,7 +10,8 @@ _TOP = """# The options of `hps train`
 
 Made of their declarations in `hps/options/` by `python -m hps.options.page`, not written by hand.
 Each is a flag of `hps train`, a key of the file that `--config` names (the flag without its
-dashes), and a field of `hps.train.TrainOptions` in Python. The command line wins over the file.
+dashes), and a field of `hps.train.TrainOptions` in Python. The command line wins over the file;
+the second flag of a switch gives the default again, and is no key of the file, where `false` does.
 `hps models STORE --show TAG` prints those that a stored model was trained with. How they go
 together: `docs/training.md`.
 """
@@ -31,7 +32,9 @@ def page() -> str:
 
 
 def _row(name: str, default: object, option: Option) -> str:
-    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    flags = option.flags or (option.flag(name),)
+    opposite = option.opposite(name)
+    flags = flags if opposite is None else (*flags, opposite)
     if option.many == "*":
         flags = (option.metavar,)
     help = option.help.replace("%(default)s", str(default))

@@ -6,7 +6,7 @@ Above it: groups.py. Below it: declare.py, hps.config.
 from dataclasses import dataclass
 from pathlib import Path
 
-from hps.common.wire import WIRES
+from hps.common.wire_format import WIRES
 from hps.config import ENGINES, INSTRUCTION_SETS, MAX_DEPTH, MAX_LOOKAHEAD, MAX_THREADS
 from hps.options.declare import named, option, switch
 from hps.options.values import CHECKPOINT, DEVICE, PATH, SIZE, SWITCH, WORD, either, number, whole

@@ -1,6 +1,7 @@
 """What a value of an option may be: parsed from a word of the command line, or checked as it is.
 
-Above it: declare.py, hps/cli/flags.py. Below it: hps.config, which knows sizes and devices.
+Above it: declare.py, hps/cli/flags.py. Below it: hps.config, which knows sizes and devices;
+hps/reader/urls.py, which knows URLs.
 """
 
 import math
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from hps.checkpoint.names import parse_name
 from hps.common.model_names import KINDS, OWN, own_model
+from hps.common.url_text import hidden_url
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
+from hps.reader.urls import is_url
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,11 @@ def _is_path(value: object) -> bool:
 def _path(text: str) -> Path:
     if "\0" in text:
         raise ValueError
+    if is_url(text):  # as a path it would lose a slash, and name a folder here
+        raise ConfigError(
+            f"{hidden_url(text)!r} is a URL, and a path of this machine is needed; only logs are "
+            "read from URLs: copy the file, or write here and copy it there"
+        )
     return Path(text)
 
 

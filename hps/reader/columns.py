@@ -150,6 +150,11 @@ def is_feature(kind: pa.DataType) -> bool:
     return is_string(inner) or inner.id in _INTEGERS or inner.id == pa.lib.Type_BOOL
 
 
+def is_nothing(kind: pa.DataType) -> bool:
+    """True for a type that arrow gives where no value is: of a column, or of the lists in one."""
+    return bool(pa.types.is_null(value_type(kind)))
+
+
 def is_group(kind: pa.DataType) -> bool:
     """True for a type whose values can be groups: keys, one an example."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -192,7 +197,7 @@ def to_keys(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKeys:
 
     Args:
         column: arrow array of integers, booleans (0 and 1), strings, or lists of them;
-            dictionaries too.
+            dictionaries too; of the type null, which has no values.
         seed: of the key hash.
         hash_numbers: integers are hashed as decimal text instead of taken as they are.
     """
@@ -213,10 +218,10 @@ def keys_of_columns(
     Returns:
         Offsets may be one array for several columns.
 
-    Cost: one native pass over all columns of text.
+    Cost: one native pass over all columns that are hashed.
     """
     found: dict[int, ColumnKeys] = {}
-    texts = []
+    hashed = []
     for place, (column, seed, rule) in enumerate(columns):
         if pa.types.is_dictionary(column.type):
             column = decoded(column)
@@ -224,16 +229,18 @@ def keys_of_columns(
             column = column.cast(pa.list_(column.type.value_type))
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.uint8())
+        if pa.types.is_null(column.type):
+            column = pa.nulls(len(column), pa.string())
         if is_string(column.type):
-            texts.append((place, _text(column, seed, rule)))
+            hashed.append((place, _text(column, seed, rule)))
         elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
             found[place] = _keys_of_lists(column, seed, hash_numbers)
         elif hash_numbers:
-            texts.append((place, _text(column.cast(pa.string()), seed, rule)))
+            hashed.append((place, _numbers(column, seed, rule)))
         else:
             found[place] = _numbers_as_keys(column)
-    keys = _C.hash_columns([text for _, text in texts])
-    found.update(zip((place for place, _ in texts), keys, strict=True))
+    keys = _C.hash_columns([one for _, one in hashed])
+    found.update(zip((place for place, _ in hashed), keys, strict=True))
     return [found[place] for place in range(len(columns))]
 
 
@@ -244,14 +251,18 @@ def _keys_of_lists(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKey
     return items, item_offsets[ends]
 
 
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """The type of 64 bits that holds each number of a type of integers."""
+    return pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
+
+
 def _numbers_as_keys(column: pa.Array) -> ColumnKeys:
-    wide = pa.int64() if pa.types.is_signed_integer(column.type) else pa.uint64()
     offsets = np.arange(len(column) + 1, dtype=np.int64)
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         np.cumsum(valid, dtype=np.int64, out=offsets[1:])
         column = column.drop_null()
-    numbers = column.cast(wide).to_numpy(zero_copy_only=False)
+    numbers = column.cast(_wide(column.type)).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(numbers).view(np.uint64), offsets
 
 
@@ -268,7 +279,20 @@ def to_groups(column: pa.Array, seed: int) -> NDArray[np.int64]:
     return groups
 
 
-def _text(column: pa.Array, seed: int, rule: int) -> "_C._TextColumn":
+def _numbers(column: pa.Array, seed: int, rule: int) -> "_C._HashedColumn":
+    """A column of integers as the native hash takes it, which is that of their decimal text."""
+    column = column.cast(_wide(column.type))
+    if len(column) == 0:
+        return np.empty(0, np.int64), None, None, 0, seed, rule
+    bits, numbers = column.buffers()
+    values = np.frombuffer(numbers, np.int64, len(column), column.offset * 8)
+    valid = np.frombuffer(bits, np.uint8) if column.null_count else None
+    is_signed = pa.types.is_signed_integer(column.type)
+    asked = (None, valid, column.offset, seed, rule)
+    return (values, *asked) if is_signed else (values.view(np.uint64), *asked)
+
+
+def _text(column: pa.Array, seed: int, rule: int) -> "_C._HashedColumn":
     """A column of text as the native hash takes it; views, where arrow lays it out so."""
     if column.type.id in _VIEWS or column.type.id == pa.lib.Type_FIXED_SIZE_BINARY:
         column = column.cast(pa.large_binary())

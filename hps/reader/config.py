@@ -166,6 +166,16 @@ class ReaderConfig:
         self._check_number("part[1]", self.part[1], 1, MAX_PARTS)
         self._check_number("part[0]", self.part[0], 0, self.part[1] - 1)
 
+    def advice(self, what: str) -> str:
+        """What to do about a bad one, for an error to say: what is scored may not be skipped.
+
+        >>> ReaderConfig(needs_labels=False).advice("row")
+        'correct the row'
+        """
+        if not self.needs_labels:
+            return f"correct the {what}"
+        return f"correct the {what}, or skip bad {what}s with on_error='skip' (--on-error skip)"
+
     def _check_columns(self) -> None:
         """Of a column that has a use of its own."""
         for field, others in (("weight", ("label", "group")), ("group", ("label",))):

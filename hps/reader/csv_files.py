@@ -18,6 +18,7 @@ from pyarrow import csv
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
+from hps.reader.dense_text import MISSING
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
 
@@ -28,9 +29,7 @@ _BAD_VALUE = re.compile(r"column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)
 _BAD_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _TOO_LONG = "straddl"
 _QUOTED = re.compile(r'"[^"]*"')
-# What is a missing number, as pyarrow has it; of text only what is empty is missing.
-_MISSING = csv.ConvertOptions().null_values
-_ADVICE = "correct the row, or skip bad rows with on_error='skip' (--on-error skip)"
+_CORRECT = "correct the row"
 
 
 class CsvFiles:
@@ -123,7 +122,7 @@ class CsvFiles:
         types = dict.fromkeys(columns.names(), pa.binary())
         types |= dict.fromkeys(numbers, pa.string() if is_lenient else pa.float64())
         bad: deque[int] = deque()  # rows that could not be divided, from 1
-        row = first_row
+        row, advice = first_row, self._config.advice("row")
         options = self._parse_options(path, bad, opened)
         header = self._header(path)
         _check_header(path, header, columns.names(), like)
@@ -133,11 +132,11 @@ class CsvFiles:
         convert = csv.ConvertOptions(column_types=types, include_columns=names)
         last: object = None
         with (
-            _reader(path, options, convert, first_row, header) as reader,
+            _reader(path, options, convert, first_row, header, advice) as reader,
             _ahead(reader, self._config.num_threads()) as read,
         ):
             while True:
-                batch = _next(read, path, row, header)
+                batch = _next(read, path, row, header, advice)
                 if batch is None:
                     break
                 if len(batch):
@@ -183,7 +182,7 @@ class CsvFiles:
             row, place = row + end - place, end
         for name in lenient:
             text = pc.utf8_trim_whitespace(batch.column(name))
-            is_missing = pc.is_in(text, pa.array(_MISSING))
+            is_missing = pc.is_in(text, pa.array(sorted(MISSING)))
             numbers = pc.if_else(pc.match_substring_regex(text, _NUMBER), text, "inf")  # bad
             values = pc.cast(pc.if_else(is_missing, None, numbers), pa.float64())
             batch = batch.set_column(batch.schema.get_field_index(name), name, values)
@@ -271,6 +270,7 @@ def _reader(
     convert: csv.ConvertOptions,
     first_row: int = 0,
     header: Sequence[str] = (),
+    advice: str = _CORRECT,
 ) -> Iterator[Blocks]:
     read = csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
@@ -280,7 +280,7 @@ def _reader(
     except StoreError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, first_row, header) from error
+        raise _failure(path, error, first_row, header, advice) from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
     with closing(blocks):
@@ -312,17 +312,27 @@ def _ahead(blocks: Blocks, num_threads: int) -> Iterator[Callable[[], pa.RecordB
 
 
 def _next(
-    read: Callable[[], pa.RecordBatch], path: LogFile, row: int, header: list[str]
+    read: Callable[[], pa.RecordBatch],
+    path: LogFile,
+    row: int,
+    header: list[str],
+    advice: str = _CORRECT,
 ) -> pa.RecordBatch | None:
     try:
         return read()
     except StopIteration:
         return None
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, row, header) from error
+        raise _failure(path, error, row, header, advice) from error
 
 
-def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -> Exception:
+def _failure(
+    path: LogFile,
+    error: Exception,
+    row: int,
+    header: Sequence[str],
+    advice: str = _CORRECT,
+) -> Exception:
     """What pyarrow has said, in the words of the file."""
     if isinstance(error, StoreError):
         return error
@@ -333,13 +343,13 @@ def _failure(path: LogFile, error: Exception, row: int, header: Sequence[str]) -
         where = f"row {int(found[2]) - 1}" if found[2] else f"after row {row}"
         return DataError(
             f"{path}, {where}: column {header[int(found[1])]!r} holds {found[3]!r}, which is no "
-            f"number of its kind; {_ADVICE}"
+            f"number of its kind; {advice}"
         )
     found = _BAD_ROW.search(str(error))
     if found is not None:
         return DataError(
             f"{path}, row {int(found[1]) - 1}: {found[3]} columns, and the header has {found[2]}: "
-            f"{found[4][:60]!r}; {_ADVICE}"
+            f"{found[4][:60]!r}; {advice}"
         )
     if _TOO_LONG in str(error):
         return DataError(
@@ -353,12 +363,16 @@ def _check_quotes(path: LogFile, last: bytes) -> None:
     """DataError if the last value of a file, which holds a line end, has a quote that is not
     closed: then it goes on to the end of the file."""
     opened = b'"' + last.replace(b'"', b'""')
+    closed = opened + b'"'
     tail = b""
     with open_unpacked(path) as file:
         while piece := file.read(_BLOCK_BYTES):
-            tail = (tail + piece)[-len(opened) - len(b"\r\n") :]
+            tail = (tail + piece)[-len(closed) - len(b"\r\n") :]
     without_end = tail.removesuffix(b"\n").removesuffix(b"\r")
-    if tail.endswith(opened) or without_end.endswith(opened):
+    # Of a value that is a line end alone, the quote that closes it and the file's last line end
+    # look like one that opens it.
+    is_closed = tail.endswith(closed) or without_end.endswith(closed)
+    if not is_closed and (tail.endswith(opened) or without_end.endswith(opened)):
         raise _unclosed(str(path))
 
 

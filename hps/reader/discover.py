@@ -98,8 +98,11 @@ def read_lines(
             size = rest
 
 
-def collect_features(paths: Sequence[LogFile], schema: _C.TextSchema) -> list[str]:
+def collect_features(paths: Sequence[LogFile], schema: _C.TextSchema, advice: str) -> list[str]:
     """Every feature of a libffm or slots log, found by reading all of it.
+
+    Args:
+        advice: what to do about a bad line, in words.
 
     Raises:
         DataError: a bad line, unless the schema skips those.
@@ -113,7 +116,7 @@ def collect_features(paths: Sequence[LogFile], schema: _C.TextSchema) -> list[st
             size = len(data) if at_end else bytes(data).rfind(b"\n") + 1
             found, count, error = schema.collect_features(data[:size])
             if error is not None:
-                raise bad_line(path, num_lines + error[0], error[1])
+                raise bad_line(path, num_lines + error[0], error[1], advice)
             names.update(found)
             num_lines += count
             return size
@@ -123,8 +126,6 @@ def collect_features(paths: Sequence[LogFile], schema: _C.TextSchema) -> list[st
     return sort_names([decode_name(name) for name in names])
 
 
-def bad_line(path: LogFile, line: int, reason: bytes) -> DataError:
-    return DataError(
-        f"{path}, line {line}: {reason.decode('ascii', 'backslashreplace')}; "
-        "correct the line, or skip bad lines with on_error='skip' (--on-error skip)"
-    )
+def bad_line(path: LogFile, line: int, reason: bytes, advice: str) -> DataError:
+    said = reason.decode("ascii", "backslashreplace")
+    return DataError(f"{path}, line {line}: {said}; {advice}")

@@ -4,22 +4,27 @@ Above it: users, records.py. Below it: hps/reader/columns.py, which readers use,
 XXH64.
 """
 
-from typing import Any
+import operator
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from hps import _C
+from hps.common.arrays import as_numpy, is_tensor
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError
 from hps.reader.schema import encode_name
 
 
-def key_of(feature: str | None, value: str | bytes | int) -> int:
+def key_of(feature: str | None, value: str | bytes | int | np.generic) -> int:
     """The hashed key of a value, from 0 to 2^64 - 1.
 
     Args:
         feature: its name in the log; None in a table of `shared_vocabulary`, whose features share
             their keys.
         value: as the file has it: text, its bytes, or a whole number, of which the decimal text
-            counts.
+            counts; also one of numpy. True is 1 and False 0, as in parquet; csv has the text.
 
     Raises:
         ConfigError: a value of another type.
@@ -31,12 +36,12 @@ def key_of(feature: str | None, value: str | bytes | int) -> int:
     >>> key_of("C1", 7) == key_of("C1", "7") != key_of(None, "7")
     True
     """
-    if isinstance(value, bool) or not isinstance(value, str | bytes | int):
+    text = _text_of(value)
+    if text is None:
         raise ConfigError(
             f"key_of: value {value!r} of feature {feature!r} is a {type(value).__name__}; text, "
-            "bytes and whole numbers have keys"
+            "bytes, whole numbers and booleans have keys"
         )
-    text = value if isinstance(value, bytes) else encode_name(str(value))
     return int(_C.xxh64(text, seed_of(feature)))
 
 
@@ -45,10 +50,12 @@ def keys_of(feature: str | None, values: Any) -> Keys:
 
     Args:
         feature: as key_of has it.
-        values: a list or an array, of numpy or pyarrow, of text, bytes or whole numbers.
+        values: a list, an array of numpy or pyarrow, or a torch tensor, of text, bytes, whole
+            numbers or booleans; in a list of several of these each is as key_of has it.
 
     Raises:
-        ConfigError: values of another type, or one that is missing: it has no key.
+        ConfigError: values of another type, or one that is missing: it has no key; of a list names
+            the first.
 
     >>> keys_of("C1", ["68fd1e64", "7"]).tolist() == [key_of("C1", "68fd1e64"), key_of("C1", 7)]
     True
@@ -57,21 +64,30 @@ def keys_of(feature: str | None, values: Any) -> Keys:
 
     from hps.reader.columns import is_feature, to_keys, value_type
 
-    if isinstance(values, str | bytes):
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise ConfigError(f"keys_of: {values!r} of feature {feature!r} is one value; use key_of")
+    if is_tensor(values):
+        values = as_numpy(values, f"keys_of: values of feature {feature!r}")
+    elif not hasattr(values, "__len__"):
+        values = list(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U" and values.ndim == 1:
+        values = values.tolist()  # of an array arrow cuts a text at its first NUL
     try:
         column = pa.array(values) if not isinstance(values, pa.Array) else values
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"keys_of: values of feature {feature!r}: {error}") from None
+        if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) != 1:
+            raise ConfigError(f"keys_of: values of feature {feature!r}: {error}") from None
+        return _one_by_one(feature, values)  # of several types, or beyond 63 bits
     if len(column) == 0:
-        column = column.cast(pa.string())
-    is_nested = pa.types.is_nested(column.type)
-    if is_nested or not is_feature(value_type(column.type)) or pa.types.is_boolean(column.type):
+        column = pa.nulls(0, pa.string())
+    if pa.types.is_nested(column.type) or not is_feature(value_type(column.type)):
+        if isinstance(values, list | tuple):
+            return _one_by_one(feature, values)  # which names the first
         raise ConfigError(
-            f"keys_of: values of feature {feature!r} are of type {column.type}; text, bytes and "
-            "whole numbers have keys"
+            f"keys_of: values of feature {feature!r} are of type {column.type}; text, bytes, whole "
+            "numbers and booleans have keys"
         )
     if column.null_count:
         raise ConfigError(
@@ -79,6 +95,40 @@ def keys_of(feature: str | None, values: Any) -> Keys:
             "have no key; leave them out"
         )
     return to_keys(column, seed_of(feature), True)[0]
+
+
+def _text_of(value: object) -> bytes | None:
+    """The bytes that are hashed; None of a value that has no key."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return encode_name(value)
+    if isinstance(value, np.bool_):
+        value = bool(value)
+    if not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return b"%d" % operator.index(value)  # as whole numbers of any library say it
+    except TypeError:  # a tensor of floats, or of several numbers
+        return None
+
+
+def _one_by_one(feature: str | None, values: Iterable[Any]) -> Keys:
+    """As key_of has each.
+
+    Raises:
+        ConfigError: one without a key; names it and its place.
+    """
+    seed, keys = seed_of(feature), []
+    for place, value in enumerate(values):
+        text = _text_of(value)
+        if text is None:
+            raise ConfigError(
+                f"keys_of: values[{place}] of feature {feature!r} is {value!r}, a "
+                f"{type(value).__name__}; text, bytes, whole numbers and booleans have keys"
+            )
+        keys.append(_C.xxh64(text, seed))
+    return np.array(keys, np.uint64)
 
 
 def seed_of(feature: str | None) -> int:

@@ -141,12 +141,13 @@ def _entries(name: str, values: Any) -> Sequence[Any]:
 
 
 def _items(entry: Any) -> Sequence[Any]:
-    """The items of an entry, which may be one."""
+    """The items of an entry, which may be one; None is no item."""
     if isinstance(entry, np.ndarray):
         return list(entry.tolist() if entry.ndim else [entry.item()])
     if isinstance(entry, Mapping):
         raise TypeError("slots have keys alone, without values; give a key or a list of keys")
-    return list(entry) if isinstance(entry, list | tuple) else [entry]
+    entry = entry if isinstance(entry, list | tuple) else [entry]
+    return [item for item in entry if item is not None]
 
 
 def _pairs(entry: Any, *, needs_values: bool) -> Iterator[tuple[Any, str]]:

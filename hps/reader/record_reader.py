@@ -20,6 +20,7 @@ from hps.reader.columns import (
     is_dense,
     is_feature,
     is_group,
+    is_nothing,
     is_number,
     is_text_feature,
     part_of,
@@ -117,8 +118,16 @@ class RecordReader(Reader):
             )
         others = [field for field in others if field.name not in self._dense]
         if any(table.features is None for table in self._tables):
-            self._refuse_unread([field for field in others if not is_feature(field.type)])
-        return [field.name for field in others if is_feature(field.type)], len(self._dense)
+            self._refuse_unread([field for field in others if not self._is_read(field)])
+        return [field.name for field in others if self._is_read(field)], len(self._dense)
+
+    def _is_read(self, field: pa.Field) -> bool:
+        """True of a column whose values can be keys, and of one that a table names, in a first file
+        that has no value of it."""
+        if is_feature(field.type):
+            return True
+        names = (name for table in self._tables for name in table.features or ())
+        return is_nothing(field.type) and field.name in names
 
     def _column_of(self, use: str, fits: Callable[[pa.DataType], bool], what: str) -> str | None:
         """The column of weights or groups; None where none is named, or it may be absent and is.
@@ -149,7 +158,12 @@ class RecordReader(Reader):
         types = {field.name: field.type for field in fields}
         if self.config.dense_columns is not None:
             given = self.config.dense_columns
-            wrong = [name for name in given if name not in types or not is_number(types[name])]
+            wrong = [
+                name
+                for name in given
+                if name not in types
+                or not (is_number(types[name]) or pa.types.is_null(types[name]))
+            ]
             if wrong:
                 raise ConfigError(
                     f"{self.paths[0]} has no columns of numbers {wrong}, which are dense values of "

@@ -23,6 +23,7 @@ from hps.reader.columns import (
     LogRows,
     is_feature,
     is_group,
+    is_nothing,
     is_number,
     keys_of_columns,
     to_floats,
@@ -113,7 +114,8 @@ class RecordColumns:
         return [*self.dense, *(name for name in (self.label, self.weight) if name is not None)]
 
     def check(self, where: str, schema: pa.Schema, like: str) -> None:
-        """DataError unless a schema has the columns, in types that are read alike.
+        """DataError unless a schema has the columns, in types that are read alike; the type null,
+        also of lists, is read as missing values, and as lists without any.
 
         Args:
             where: that is, in words.
@@ -122,9 +124,9 @@ class RecordColumns:
         wanted: dict[str, Callable[[pa.DataType], bool] | None] = dict.fromkeys(self.kept)
         if self.label is not None:
             wanted[self.label] = None
-        wanted.update(dict.fromkeys(self.dense, is_number))
+        wanted.update(dict.fromkeys(self.dense, _fits_dense))
         for columns in self.schema.tables.values():
-            wanted.update(dict.fromkeys((column.name for column in columns), is_feature))
+            wanted.update(dict.fromkeys((column.name for column in columns), _fits_feature))
         if self.weight is not None:
             wanted[self.weight] = is_number
         if self.group is not None:
@@ -299,10 +301,15 @@ class RecordColumns:
                 f"the weight in column {self.weight!r} {said}; it must be from 0 to "
                 f"{_MAX_WEIGHT:.4g}"
             )
-        return DataError(
-            f"{where}: {reason}; correct the row, or skip bad rows with on_error='skip' "
-            "(--on-error skip)"
-        )
+        return DataError(f"{where}: {reason}; {self.config.advice('row')}")
+
+
+def _fits_feature(kind: pa.DataType) -> bool:
+    return is_feature(kind) or is_nothing(kind)
+
+
+def _fits_dense(kind: pa.DataType) -> bool:
+    return is_number(kind) or bool(pa.types.is_null(kind))
 
 
 def sum_of_weights(pieces: Sequence[LogRows]) -> float:

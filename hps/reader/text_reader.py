@@ -72,7 +72,9 @@ class TextReader(Reader):
             return None, dense
         # The dense fields of libffm are looked for like others.
         found = collect_features(
-            self.paths, self._native_schema(None, 0 if self._dense_names else dense)
+            self.paths,
+            self._native_schema(None, 0 if self._dense_names else dense),
+            self.config.advice("line"),
         )
         missing = [name for name in self._dense_names if name not in found]
         if missing:
@@ -214,4 +216,4 @@ class TextReader(Reader):
         """Raises what the parser has found, if it has."""
         if parser.error is not None:
             number, line, reason = parser.error
-            raise bad_line(self._order(epoch)[number], line, reason)
+            raise bad_line(self._order(epoch)[number], line, reason, self.config.advice("line"))

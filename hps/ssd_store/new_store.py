@@ -12,6 +12,7 @@ from hps import _C
 from hps.errors import ConfigError
 from hps.ssd_store.cluster.catalog import GENERATIONS, NAME
 from hps.ssd_store.engine import ROCKSDB_MANIFEST, engine_of
+from hps.ssd_store.promoted import LOCK as NAMES_LOCK
 
 _OWN = [
     "LOCK",
@@ -19,6 +20,7 @@ _OWN = [
     "CURRENT.new",
     f"{ROCKSDB_MANIFEST}.new",
     f"{NAME}.new",
+    NAMES_LOCK,  # held while the first CLUSTER is written
     GENERATIONS,
     "RUN",
     "lost+found",  # of a new file system

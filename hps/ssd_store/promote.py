@@ -1,6 +1,7 @@
 """promote, roll_back and drop: what moves a promoted name, beside whoever writes to the store.
 
-Above it: `hps models`, users. Below it: promoted.py, a store opened read-only without its rows.
+Above it: `hps models`, users. Below it: promoted.py, a store opened read-only without its rows, or
+the catalog of several ranks.
 """
 
 import errno
@@ -13,7 +14,7 @@ from hps.checkpoint.blobs import LAST
 from hps.checkpoint.names import BEST_TAG, FINAL_TAG, check_tag, find_listed, text_of
 from hps.common.json_text import Json
 from hps.errors import ConfigError, StoreError
-from hps.ssd_store.cluster.catalog import NAME as CLUSTER
+from hps.ssd_store.cluster.catalog import Catalog, part_folder
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import open_store
 from hps.ssd_store.promoted import Promotion, Promotions, held
@@ -36,7 +37,7 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     ones, neither by their number nor by one of the same tag.
 
     Args:
-        path: the store.
+        path: the store, or the folder of several ranks, with the stores of all of them.
         checkpoint: its tag, its id, or another promoted name.
         name: as a tag; no checkpoint has it as its tag, nor is it `final`, `best` or `last`, which
             hps gives by itself.
@@ -45,8 +46,9 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
         `name`, `checkpoint` (tag, or id as id:N), `id`, and `before`: what had the name, or None.
 
     Raises:
-        ConfigError: no such checkpoint; the name is a tag or cannot be one; the folder of ranks.
-        StoreError: there is no store, or the system refused; the name is where it was.
+        ConfigError: no such checkpoint; the name is a tag or cannot be one.
+        StoreError: there is no store, or not that of each rank; the system refused. The name is
+            where it was.
 
     >>> import tempfile, hps
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +62,7 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     'day-1'
     """
     _check_promotable(name)
-    folder = _folder(path)
+    folder = _whole_folder(path)
     with held(folder) as promotions:
         listed = _listed(folder)
         if any(one["tag"] == name for one in listed):
@@ -86,7 +88,7 @@ def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
     Raises:
         ConfigError: no such name, or nothing that had it before is kept. StoreError: as promote.
     """
-    folder = _folder(path)
+    folder = _whole_folder(path)
     with held(folder) as promotions:
         given = _given(path, promotions, name)
         kept = {one["created"]: one for one in _listed(folder)}
@@ -147,16 +149,31 @@ def _given(
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path)
-    if (folder / CLUSTER).exists():
-        raise ConfigError(
-            f"{folder} is the folder of several ranks; names are promoted in a store of one "
-            "process: 'hps reshard DIR OUT --plain' makes one"
-        )
-    if engine_of(folder) is None:
+    if Catalog.load(folder) is None and engine_of(folder) is None:
         raise StoreError(errno.ENOENT, f"{folder}: there is no store to promote a checkpoint in")
     return folder
 
 
+def _whole_folder(path: str | os.PathLike[str]) -> Path:
+    """Of a store; of several ranks the one that all of them see. Where hosts have folders of their
+    own, nobody could tell which one's names count."""
+    folder = _folder(path)
+    catalog = Catalog.load(folder)
+    for rank in range(0 if catalog is None else catalog.ranks):
+        assert catalog is not None
+        part = part_folder(folder, catalog.generation, rank)
+        if engine_of(part) is None:
+            raise StoreError(
+                errno.ENOENT,
+                f"{part}: the store of rank {rank} of {catalog.ranks} is not here; names are of a "
+                "folder that all ranks see, not of hosts that have folders of their own",
+            )
+    return folder
+
+
 def _listed(folder: Path) -> list[Json]:
+    catalog = Catalog.load(folder)
+    if catalog is not None:
+        return catalog.described(Promotions.load(folder))
     with closing(open_store(folder, [], read_only=True, rows=False)) as store:
         return store.checkpoints()

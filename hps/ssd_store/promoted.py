@@ -1,8 +1,9 @@
 """Promoted names: a name such as `live` that moves from one checkpoint to the next, and back.
 
-Above it: both engines, promote.py. Below it: two small files in the store's folder, described in
-docs/ssd_store_format.md. A writer holds PROMOTED.lock while a checkpoint takes the
-place of others; who moves a name holds it, too: so a name may move beside a training.
+Above it: both engines, the catalog of several ranks, promote.py. Below it: two small files in the
+folder of a store or of several ranks, described in docs/ssd_store_format.md. A writer holds
+PROMOTED.lock while a checkpoint takes the place of others; who moves a name holds it, too: so a
+name may move beside a training.
 """
 
 import errno
@@ -10,11 +11,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from hps import _C
 from hps.checkpoint.names import text_of
@@ -66,7 +67,7 @@ class Promotions:
         path = folder / NAME
         try:
             data = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return cls()
         except OSError as error:
             raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
@@ -77,14 +78,23 @@ class Promotions:
                 "file to go on without them, and promote again"
             )
         try:
-            return cls(
-                {
-                    str(name): tuple(Promotion(**one) for one in entries)
-                    for name, entries in parse_json(body, str(path)).items()
-                }
-            )
+            return cls.from_json(parse_json(body, str(path)))
         except (AttributeError, TypeError) as error:
             raise CorruptionError(f"{path}: holds no promoted names: {error}") from error
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """What `to_json` gave."""
+        return cls(
+            {
+                str(name): tuple(Promotion(**one) for one in entries)
+                for name, entries in value.items()
+            }
+        )
+
+    def to_json(self) -> Json:
+        """As plain values, as the file has them."""
+        return {name: [asdict(one) for one in given] for name, given in self.names.items()}
 
     def save(self, folder: Path) -> None:
         """Makes these the ones that count, in one durable step.
@@ -92,8 +102,7 @@ class Promotions:
         Raises:
             StoreError: the system refused; the old or the new ones stand.
         """
-        entries = {name: [asdict(one) for one in given] for name, given in self.names.items()}
-        body = json.dumps(entries, separators=(",", ":")).encode()
+        body = json.dumps(self.to_json(), separators=(",", ":")).encode()
         try:
             replace_durably(folder / NAME, _head(body) + b"\n" + body)
         except OSError as error:
@@ -110,6 +119,21 @@ class Promotions:
         """The names of a checkpoint."""
         return sorted(
             name for name, given in self.names.items() if given and given[-1].created == created
+        )
+
+    def resolved(
+        self, where: object, checkpoint: str | int | None, listed: Sequence[JsonView]
+    ) -> str | int | None:
+        """As the function `resolved`, of these names; `where` is the folder, for the error."""
+        given = self.names.get(checkpoint, ()) if isinstance(checkpoint, str) else ()
+        if not given:
+            return checkpoint
+        for one in listed:
+            if one["created"] == given[-1].created:
+                return int(one["id"])
+        raise ConfigError(
+            f"{where}: {checkpoint!r} was promoted from checkpoint {given[-1].checkpoint!r}, which "
+            "is not kept any more; promote another one"
         )
 
     def with_history(self, name: str, given: Sequence[Promotion]) -> Self:
@@ -190,16 +214,9 @@ def resolved(
     Raises:
         ConfigError: the checkpoint of that name is not among those listed.
     """
-    found = promotion_of(folder, checkpoint)
-    if found is None:
+    if not isinstance(checkpoint, str):
         return checkpoint
-    for one in listed:
-        if one["created"] == found.created:
-            return int(one["id"])
-    raise ConfigError(
-        f"{folder}: {checkpoint!r} was promoted from checkpoint {found.checkpoint!r}, which is not "
-        "kept any more; promote another one"
-    )
+    return Promotions.load(folder).resolved(folder, checkpoint, listed)
 
 
 def promotion_of(folder: Path, checkpoint: str | int | None) -> Promotion | None:
@@ -208,6 +225,44 @@ def promotion_of(folder: Path, checkpoint: str | int | None) -> Promotion | None
         return None
     given = Promotions.load(folder).names.get(checkpoint)
     return given[-1] if given else None
+
+
+class _Kept(Protocol):
+    """A checkpoint as a list of them has it, in a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def tag(self) -> str | None: ...
+
+    @property
+    def created(self) -> float: ...
+
+
+Kept = TypeVar("Kept", bound=_Kept)
+
+
+def kept_with(
+    new: Kept, listed: Sequence[Kept], keep_last: int, promoted: Collection[float]
+) -> list[Kept]:
+    """The checkpoints that are kept once a new one is there, which is the last of them.
+
+    Args:
+        new: it takes the place of one of its tag, and of the oldest of those without.
+        listed: that were kept so far.
+        keep_last: of those without a tag that are not promoted, the new one counted.
+        promoted: when those were created that stay, without their tag if the new one has that.
+    """
+    same = [one for one in listed if new.tag is None or one.tag != new.tag]
+    stay = [one for one in listed if one not in same and one.created in promoted]
+    kept = sorted([*same, *(replace(one, tag=None) for one in stay)], key=lambda one: one.id)
+    kept.append(new)
+    counted = [one for one in kept if one.tag is None and one.created not in promoted]
+    old = {one.id for one in counted[:-keep_last]}
+    return [one for one in kept if one.id not in old]
 
 
 def check_free(tag: str | None, promotions: Promotions) -> None:

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ from hps.features.transform import FeatureTransform
 from hps.reader.open import open_reader
 
 if TYPE_CHECKING:
+    from hps.reader.files import PathLike
     from hps.reader.reader import Reader
     from hps.types import Batch
 
@@ -39,6 +39,7 @@ class FirstLabels:
             without weights.
         keys: that a model sums of an example, on average: a feature whose mean it takes is one.
             None where there is no example.
+        rare: those of them that no other place of the first examples has, on average.
 
     >>> FirstLabels(clicks=0, others=998).rate
     0.001
@@ -49,6 +50,7 @@ class FirstLabels:
     skipped: int = 0
     click_share: float | None = None
     keys: float | None = dataclasses.field(default=None, compare=False)
+    rare: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def examples(self) -> int:
@@ -86,16 +88,16 @@ def first_labels(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> FirstLab
         DataError: a bad line, where there is no good one and the reader does not skip them.
     """
     changes = {"on_error": "skip", "batch_size": num_examples}
-    ahead = _beside(reader, **changes)
+    ahead = beside(reader, **changes)
     batch, skipped = next(ahead, None), ahead.counts.skipped
     ahead.close()
     if batch is None:
         if skipped and reader.config.on_error == "raise":
-            next(_beside(reader, **{**changes, "on_error": "raise"}), None)
+            next(beside(reader, **{**changes, "on_error": "raise"}), None)
         return FirstLabels(0, 0, skipped)
     clicks = int((batch.labels > 0).sum())
     others = len(batch.labels) - clicks
-    return FirstLabels(clicks, others, skipped, _click_share(batch), _num_keys(reader, batch))
+    return FirstLabels(clicks, others, skipped, _click_share(batch), *_key_counts(reader, batch))
 
 
 def refuse_bad_line(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> None:
@@ -110,24 +112,30 @@ def refuse_bad_line(reader: "Reader", num_examples: int = NUM_EXAMPLES) -> None:
     """
     if reader.config.on_error != "raise":
         return
-    ahead = _beside(reader, batch_size=num_examples)
+    ahead = beside(reader, batch_size=num_examples)
     try:
         next(ahead, None)
     finally:
         ahead.close()
 
 
-def _num_keys(reader: "Reader", batch: "Batch") -> float:
-    """Keys of an example after what a features file makes of the log, on average."""
+def _key_counts(reader: "Reader", batch: "Batch") -> tuple[float, float]:
+    """Keys of an example after what a features file makes of the log, on average: all of them, and
+    those that occur once in the batch. A key of n that are a mean counts as 1/n."""
     are_means: Mapping[str, Sequence[bool]] = {}
     if isinstance(reader.transform, FeatureTransform):
         are_means, batch = reader.transform.are_means, reader.transform(batch)
-    total = 0
+    total = rare = 0.0
     for table, ids in batch.features.items():
         lengths = ids.offsets.diff().reshape(-1, len(batch))
         means = torch.tensor(are_means.get(table, [False] * len(lengths)), dtype=torch.bool)
-        total += int(lengths[~means].sum()) + int((lengths[means] > 0).sum())
-    return total / len(batch)
+        parts = torch.ones(lengths.shape, dtype=torch.float64)
+        parts[means] /= lengths[means].clamp(min=1)
+        part_of_key = parts.flatten().repeat_interleave(lengths.flatten())
+        _, places, counts = torch.unique(ids.keys_L, return_inverse=True, return_counts=True)
+        total += float(part_of_key.sum())
+        rare += float(part_of_key[counts[places] == 1].sum())
+    return total / len(batch), rare / len(batch)
 
 
 def _click_share(batch: "Batch") -> float | None:
@@ -138,7 +146,7 @@ def _click_share(batch: "Batch") -> float | None:
     return math.fsum(batch.weights[batch.labels > 0].tolist()) / batch.global_weight
 
 
-def _beside(reader: "Reader", **changes: Any) -> "Reader":
+def beside(reader: "Reader", **changes: Any) -> "Reader":
     """Another reader of the same files and columns, which looks for no feature."""
     config = dataclasses.replace(
         reader.config,
@@ -172,7 +180,7 @@ def why_empty(num_skipped: int, *, is_sample: bool = False) -> str:
     return "it holds no line" + (" that is kept (negative_rate, hash_range)" if is_sample else "")
 
 
-def names_of(files: Sequence[str | Path]) -> str:
+def names_of(files: "Sequence[PathLike]") -> str:
     """Of the logs that were given, for a message.
 
     >>> names_of(["a.tsv", "b.tsv", "c.tsv", "d.tsv"])

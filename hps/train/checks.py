@@ -29,9 +29,9 @@ from hps.train.start import together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from hps.contracts.training import TrainingServer
+    from hps.reader.files import PathLike
     from hps.reader.reader import Reader
     from hps.train.options import TrainOptions
     from hps.train.progress import Progress
@@ -113,7 +113,8 @@ def read_ahead(
         require_examples(options, labels)
         if labels.skipped:  # beyond a limit none is met
             refuse_bad_line(reader, min(NUM_EXAMPLES, options.limit or NUM_EXAMPLES))
-        return [labels.clicks, labels.others, labels.skipped, labels.click_share, labels.keys]
+        counts = [labels.clicks, labels.others, labels.skipped, labels.click_share]
+        return [*counts, labels.keys, labels.rare]
 
     counts = on_first_rank(ranks, "reading the first examples", count)
     return None if counts is None else FirstLabels(*counts)
@@ -137,7 +138,7 @@ def require_examples(
     options: "TrainOptions",
     labels: FirstLabels,
     what: str = "DATA",
-    files: "Sequence[str | Path] | None" = None,
+    files: "Sequence[PathLike] | None" = None,
     *,
     is_sample: bool | None = None,
 ) -> None:
@@ -168,8 +169,8 @@ def check_measured_logs(
     reader: "Reader",
     progress: "Progress",
 ) -> None:
-    """Opens --test and --valid as they will be measured, compares their columns with those trained
-    on, and reads their first batch.
+    """Opens --test, --valid and files that are held out as they will be measured, compares their
+    columns with those trained on, and reads their first batch.
 
     Args:
         recipe: of the model; its features and dense columns are wanted.
@@ -181,11 +182,16 @@ def check_measured_logs(
         ConfigError: other columns than those trained on, or no example.
         HpsError: what its beginning cannot be read for.
     """
-    share = options.valid_share
+    share = options.hashed_share
     if share is not None:
         held_out = _Measured("--valid-share", options.data, {"hash_range": (0.0, share)})
         _check_examples(held_out, recipe, options)
-    for log in (_Measured("--valid", options.valid), _Measured("--test", options.test)):
+    files = () if options.held_out is None else options.held_out.files
+    for log in (
+        _Measured("--valid", options.valid),
+        _Measured("--valid-by files", files),
+        _Measured("--test", options.test),
+    ):
         if log.files:
             _check_measured(log, recipe, options, reader, progress)
 
@@ -195,7 +201,7 @@ class _Measured:
     """A log that a model is measured on, and the flag that names it."""
 
     flag: str
-    files: "Sequence[str | Path]"
+    files: "Sequence[PathLike]"
     changes: Json = field(default_factory=dict)  # fields of its reader's config
 
 

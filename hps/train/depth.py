@@ -43,11 +43,12 @@ class DepthChooser:
 
     Args:
         depth: of the whole run, or "auto".
+        start: the depth before the first trial of "auto".
     """
 
-    def __init__(self, depth: int | str) -> None:
+    def __init__(self, depth: int | str, start: int = AHEAD) -> None:
         self._is_auto = depth == AUTO
-        self.depth = depth if isinstance(depth, int) else AHEAD
+        self.depth = depth if isinstance(depth, int) else start
         self.trials: list[Trial] = []  # finished ones
         self._trial: Trial | None = None
         self._to_time: list[int] = []  # depths of the trial's spans to come

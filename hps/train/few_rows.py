@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from hps import _C
 from hps.reader.columns import NONE, NULL_OR_EMPTY
+from hps.reader.dense_text import FORMATS as TEXTS
+from hps.reader.dense_text import number_of
 from hps.train.given_columns import is_whole
 from hps.types import Batch, Ids
 
@@ -44,6 +46,7 @@ class FewRows:
         self._columns = columns
         self._names = columns.names()
         self._left_out = frozenset(left_out)
+        self._format = config.format or ""
         self._is_csv = config.format == "csv"
         self._hashes_numbers = config.hashes_numbers
         self._rule = columns.missing_rule()
@@ -128,6 +131,9 @@ class FewRows:
                 is_number = value is not None
                 if is_number and kind is float:
                     is_number = not self._is_csv or value == value
+                elif is_number and kind is str and self._format in TEXTS:
+                    value = _number(value, self._format)
+                    is_number = value is not None
                 elif is_number and not (kind is int and _LOW <= value < _HIGH):
                     raise _Refused
                 if is_number:
@@ -152,7 +158,12 @@ class FewRows:
     ) -> None:
         """The keys of a column's rows, and where each row's end."""
         kind = _kind_of(values)
+        if kind is float:
+            kind, values = int, [_whole(value) for value in values]
         rule = self._rule
+        low, high = _LOW, _HIGH
+        if kind is int and any(value is not None and value >= _HIGH for value in values):
+            low, high = 0, _BITS + 1
         for value in values:
             text: bytes | None
             if value is None:
@@ -163,14 +174,12 @@ class FewRows:
                 text = value.encode()
             elif kind is bytes:
                 text = value
-            elif kind is int and _LOW <= value < _HIGH:
+            elif kind is int and low <= value < high:
                 if not self._hashes_numbers:
                     keys.append(value & _BITS)
                     offsets.append(len(keys))
                     continue
                 text = b"%d" % value
-            elif kind is float and self._is_csv and self._hashes_numbers:
-                text = _whole_text(value)
             else:
                 raise _Refused
             if text or (text is not None and rule != NULL_OR_EMPTY):
@@ -198,10 +207,18 @@ def _kind_of(values: Sequence[Any]) -> type:
     return found
 
 
-def _whole_text(value: float) -> bytes | None:
+def _whole(value: float | None) -> int | None:
     """Of a number among whole ones, as given_columns.py has them; None of NaN, which is missing."""
-    if value != value:
+    if value is None or value != value:
         return None
     if not is_whole(value):
         raise _Refused
-    return b"%d" % int(value)
+    return int(value)
+
+
+def _number(text: str, log_format: str) -> float | None:
+    """Of a dense column's text; None where it is missing."""
+    try:
+        return number_of(text, log_format)
+    except ValueError:
+        raise _Refused from None

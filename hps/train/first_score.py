@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def score_new_data(trainer: "Trainer", options: "TrainOptions", context: RunContext) -> Json | None:
     """Figures of DATA where a model goes on with new data and `progressive` is asked for.
 
-    All of DATA is read once more, also the examples that `valid_share` and `negative_rate` keep
-    from the training. No bit of the model changes. Every rank calls it.
+    All of DATA is read once more, also what `valid_share` and `negative_rate` keep from the
+    training. No bit of the model changes. Every rank calls it.
 
     Returns:
         What `evaluate_model` returns, without the distribution of scores; None of other runs.
@@ -30,9 +30,10 @@ def score_new_data(trainer: "Trainer", options: "TrainOptions", context: RunCont
     """
     if not (options.progressive and options.new_data):
         return None
+    held_out = () if options.held_out is None else options.held_out.files
     try:
         reader = trainer.recipe.open_reader(
-            options.data,
+            [*options.data, *held_out],
             [options.table()],
             part=context.ranks.part,
             threads=options.threads,

@@ -46,6 +46,13 @@ class Model:
     Rows and dense part are those of one checkpoint, whatever a trainer does to the store meanwhile.
     Any number of threads may call. To be closed: a context manager, or `close`.
 
+    Attributes `module`, `recipe`, `server` and `checkpoint` may be read. `module` is the torch
+    module, an `hps.models.ClickModel` in eval mode on the device of its rows: called with a batch
+    of `open_reader` it gives logits [B], before what `predict` adds for a negative rate, and
+    `module.state_dict()` is the dense part, without rows. It is for looking into, or for exporting:
+    neither train it nor change its mode, which it shares with `predict`. `predict` is the way to
+    score from several threads: it holds no gradients and moves batches to the device.
+
     Args:
         server: its rows, open.
         found: the checkpoint.
@@ -133,8 +140,9 @@ class Model:
                 or a dict of arrays or lists: those of the log that the model was trained on
                 (criteo: I1, I2, ... and C1, C2, ...), labels and others aside. Of slots, libffm
                 and libsvm with an entry an example: a key or a list of keys; of the latter two also
-                a mapping of indices to values. Features of csv may be whole numbers, also as floats
-                with NaN for what is missing, as pandas has them.
+                a mapping of indices to values. Whole numbers may be floats with NaN for what is
+                missing, as pandas has them, and of csv stand for their text. Dense values of csv
+                and criteo may be text, as the log has it. None and [] are no keys.
 
         Raises:
             ConfigError: what is given has no columns that the model could read.
@@ -197,6 +205,7 @@ class Model:
                 return self._to_score(few)
         import pyarrow as pa
 
+        from hps.reader.dense_text import FORMATS, with_numbers
         from hps.reader.records import Piece
         from hps.train.given_columns import (
             record_batch_of,
@@ -218,12 +227,13 @@ class Model:
         for name in left_out.intersection(known).difference(given.schema.names):
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
-        is_csv = columns.config.format == "csv"
+        is_csv, dense = columns.config.format == "csv", list(columns.dense)
+        given = with_whole_numbers(given, set(known).difference(dense))
         if is_csv:
-            given = with_whole_numbers(given, set(known).difference(columns.dense))
+            given = with_nan_missing(given, dense)
+        if columns.config.format in FORMATS:
+            given = with_numbers(given, dense, columns.config.format)
         columns.check("predict: the batch", given.schema, "the model's log")
-        if is_csv:
-            given = with_nan_missing(given, columns.dense)
         given = given.select(known)
         flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
         if flags:
@@ -274,7 +284,7 @@ class Model:
             return self._columns
         from hps.reader.records import RecordColumns  # pyarrow takes its time to import
 
-        config = replace(self.recipe.reader_config(), on_error="raise")
+        config = replace(self.recipe.reader_config(), on_error="raise", needs_labels=False)
         dense = config.dense_columns
         if config.format == "criteo":
             dense = [f"I{number}" for number in range(1, self.recipe.num_raw_dense + 1)]

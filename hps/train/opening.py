@@ -27,6 +27,7 @@ from hps.train.options import TrainOptions
 from hps.train.reading import StoredModel, free_fields
 from hps.train.recipe import recipe_of
 from hps.train.row_server import connect
+from hps.train.sample_advice import advice_on_sample
 from hps.train.start import start_together
 from hps.train.store_checks import check_store
 
@@ -61,6 +62,8 @@ def _prepare(
     made: the first run fixes its dim, optimizer and seed. Returns the files of the logs to measure
     on, too."""
     ranks, progress = context.ranks, context.progress
+    if options.held_out is not None and options.held_out.failure is not None:
+        raise options.held_out.failure
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if stored is None:
         reader = _open_new(options, config)
@@ -70,13 +73,14 @@ def _prepare(
     else:  # the features are the model's: new data may lack some
         reader = _open_stored(options, config, stored)
     _check_tables(options, reader, stored)
-    measured = {"test": options.test, "valid": options.valid}
+    held_out = () if options.held_out is None else options.held_out.files
+    measured = {"test": options.test, "valid": options.valid or held_out}
     measured_files = {name: list(find_files(log)) if log else [] for name, log in measured.items()}
     if not options.resume:
         new = recipe_of(options, reader)  # here, as it may read the whole log
         if ranks.rank == 0:
             check_measured_logs(new, options, reader, progress)
-            for line in advice_on(reader, new.kind):
+            for line in [*advice_on(reader, new.kind), *advice_on_sample(reader)]:
                 progress.say(line)
     elif is_strict(options) and options.remote is not None:
         with connect(options.remote) as server:  # makes no table there

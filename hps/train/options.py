@@ -32,6 +32,7 @@ from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
 from hps.service.client.options import ClientConfig
 from hps.train.end_tag import check_end_tag
+from hps.train.held_out import FILES, HeldOut, cut
 from hps.train.shape_rules import (
     check_decay,
     check_kind,
@@ -41,9 +42,10 @@ from hps.train.shape_rules import (
 )
 
 TABLE = "features"
+ACCUMULATOR = "initial_accumulator_value"  # of the optimizers that have one
 DEFAULT_BATCH_SIZE = 4096
-_LEARNING_RATES = {"adam": 0.001, "ftrl": 0.05}
-_DEFAULT_LEARNING_RATE = 0.02
+DEFAULT_LEARNING_RATE = 0.05
+_LEARNING_RATES = {"adam": 0.001, "sgd": 0.02}
 _DEFAULT_STD = 0.01
 _DENSE_LEARNING_RATE = 0.001
 
@@ -83,6 +85,7 @@ class TrainOptions(
 
     Args:
         remote: the servers that hold the rows, instead of a store of this process.
+        held_out: the files of DATA that are not trained on; a run fills it in.
 
     Raises:
         ConfigError: an option outside its limits, or some that do not go together.
@@ -93,6 +96,7 @@ class TrainOptions(
     """
 
     remote: ClientConfig | None = None
+    held_out: HeldOut | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -109,6 +113,7 @@ class TrainOptions(
             )
         self._check_shape()
         self._check_decay()
+        self._check_accumulator()
         self._check_validation()
         self.cluster_config()
         check_end_tag(self.tag)
@@ -132,6 +137,17 @@ class TrainOptions(
                 "(gpu, --gpu) too"
             )
 
+    def _check_accumulator(self) -> None:
+        kind = self.shape().optimizer
+        if self.initial_accumulator is None or hasattr(OPTIMIZERS[kind], ACCUMULATOR):
+            return
+        # Of a run that goes on the model tells its optimizer later.
+        if not self.resume or self.optimizer is not None:
+            raise ConfigError(
+                f"initial_accumulator={self.initial_accumulator!r} (--initial-accumulator): "
+                f"optimizer {kind} has no sum of squared gradients; leave it out"
+            )
+
     def _check_decay(self) -> None:
         if self.row_decay() and not OPTIMIZERS[self.shape().optimizer].decays:
             raise ConfigError(
@@ -151,6 +167,12 @@ class TrainOptions(
             raise ConfigError(
                 "valid and valid_share (--valid, --valid-share) both name what to validate on; "
                 "give one of them"
+            )
+        if self.valid_by == FILES and self.valid_share is None:
+            raise ConfigError(
+                f"valid_by={FILES!r} (--valid-by) says which files of DATA are held out; give "
+                "their share (valid_share, --valid-share) too"
+                + (", and leave valid (--valid) out" if self.valid else "")
             )
         if not self.validates:
             given = {"eval_every": EPOCH, "patience": 0, "best_by": "auc"}
@@ -182,16 +204,28 @@ class TrainOptions(
         return ModelShape(**{**what_it_lacks(given.get("model", ModelShape.model)), **given})
 
     def settled(self) -> Self:
-        """The options of a new model: no part of its shape is None."""
+        """The options of a new model: no part of its shape is None, nor is its seed."""
         shape = self.shape()
         of_model: Json = {f.name: getattr(shape, f.name) for f in fields(shape)}
-        return replace(self, **of_model)
+        return replace(self, seed=self.run_seed(), **of_model)
+
+    def with_last_files(self) -> Self:
+        """The options with DATA's first files as `data` and its last ones in `held_out`; the same
+        where no files are to be held out."""
+        if self.valid_by != FILES or self.valid_share is None:
+            return self
+        data, held_out = cut(self.data, self.valid_share)
+        return replace(self, data=data, held_out=held_out)
+
+    def run_seed(self) -> int:
+        """Seed of rows, dense weights, dropout and shuffles in a new run."""
+        return 0 if self.seed is None else self.seed
 
     def row_rate(self) -> float:
         """Learning rate of rows in a new run."""
         if self.lr is not None:
             return self.lr
-        return _LEARNING_RATES.get(self.shape().optimizer, _DEFAULT_LEARNING_RATE)
+        return _LEARNING_RATES.get(self.shape().optimizer, DEFAULT_LEARNING_RATE)
 
     def dense_rate(self) -> float:
         """Learning rate of the dense part in a new run."""
@@ -209,7 +243,11 @@ class TrainOptions(
         rate, decay = self.row_rate(), self.row_decay()
         if self.resume and self.lr is None and decay * rate > 1:
             rate = 1 / decay  # the checkpoint tells the rate later
-        return OPTIMIZERS[self.shape().optimizer](rate, weight_decay=decay)
+        kind = OPTIMIZERS[self.shape().optimizer]
+        if self.initial_accumulator is None:
+            return kind(rate, weight_decay=decay)
+        numbers: Json = {ACCUMULATOR: self.initial_accumulator}
+        return kind(rate, weight_decay=decay, **numbers)
 
     def table(self) -> TableConfig:
         """The one table: that of all features which a features file gives no other."""
@@ -259,6 +297,11 @@ class TrainOptions(
         return bool(self.valid) or self.valid_share is not None
 
     @property
+    def hashed_share(self) -> float | None:
+        """The share of DATA's examples that is held out by a hash of each; None: no such."""
+        return None if self.valid_by == FILES else self.valid_share
+
+    @property
     def where(self) -> str:
         """Where the rows lie, in words."""
         if self.remote is not None:
@@ -285,7 +328,7 @@ class TrainOptions(
             dram=DramCacheConfig(bytes=self.dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=self.engine),
-            seed=self.seed,
+            seed=self.run_seed(),
             threads=self.threads,
             instruction_set=self.instruction_set,
         )
@@ -312,10 +355,10 @@ class TrainOptions(
             hash_keys=self.hash_keys,
             on_error=self.on_error,
             epochs=self.epochs,
-            shuffle_files=self.seed if self.shuffle_files else None,
+            shuffle_files=self.run_seed() if self.shuffle_files else None,
             shuffle_buffer=self.shuffle_buffer,
-            shuffle_seed=self.seed if self.shuffle_buffer else 0,
-            hash_range=None if self.valid_share is None else (self.valid_share, 1.0),
+            shuffle_seed=self.run_seed() if self.shuffle_buffer else 0,
+            hash_range=None if self.hashed_share is None else (self.hashed_share, 1.0),
             negative_rate=1.0 if self.negative_rate is None else self.negative_rate,
             threads=self.threads,
         )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hps.cluster.world.world import World
     from hps.train.options import TrainOptions
 
+_BUSY_CORES = 2
 T = TypeVar("T")
 
 
@@ -78,6 +79,12 @@ class TrainingRanks:
             return depth
         least = min(self.gather(cores_of_rank()))
         return AHEAD if least >= 2 else 0
+
+
+def first_depth() -> int:
+    """At which a run begins that is to measure its depth: 0 where torch's and hps's threads take
+    all cores, so that stages that overlap take them from each other; 2 where some may idle."""
+    return 0 if cores_of_rank() <= _BUSY_CORES else AHEAD
 
 
 def cores_of_rank() -> int:

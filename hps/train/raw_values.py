@@ -126,7 +126,7 @@ class RawValues:
         """The key of the bucket of a number."""
         assert self._transform is not None
         try:
-            number = float(text) if text else None
+            number = self._number(text)
         except ValueError:
             number = math.nan
         if number is not None and not math.isfinite(number):
@@ -136,7 +136,20 @@ class RawValues:
             )
         bucket = self._transform.bucket_of(feature, number)
         name = "missing" if bucket is None else bucket
-        return RawKey(key_of(feature, name), f"bucket {name}, hashed with its feature")
+        why = f"{text!r} is a missing number: " if text and number is None else ""
+        return RawKey(key_of(feature, name), f"{why}bucket {name}, hashed with its feature")
+
+    def _number(self, text: str) -> float | None:
+        """The number that the log's reader makes of a text; None of one that is missing.
+
+        Raises:
+            ValueError: none.
+        """
+        from hps.reader.dense_text import FORMATS, number_of  # pyarrow takes its time to import
+
+        if self._reading["format"] in FORMATS:
+            return number_of(text, self._reading["format"])
+        return float(text) if text else None
 
     def _keys(self, feature: str, text: str, table: str) -> list[RawKey]:
         kind = self._reading["format"]

@@ -22,7 +22,7 @@ from hps.models.kinds import are_same, load_class
 from hps.ssd_store import check_no_writer, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
-from hps.train.options import TABLE, TrainOptions
+from hps.train.options import ACCUMULATOR, TABLE, TrainOptions
 from hps.train.recipe import CHANGEABLE, ModelRecipe, differing
 from hps.train.row_server import connect
 from hps.train.shape_rules import refuse_what_it_lacks
@@ -47,7 +47,10 @@ class StoredModel:
             none of them.
         optimizer: of its tables' rows; None where it describes none.
         init_std: of their rows; None where it describes none.
+        initial_accumulator: of their rows; None of optimizers without.
         weight_decay: of its rows; versions that had none did not store it.
+        seed: of the store; of servers, which have one of their own, that of the run; None where
+            neither tells.
     """
 
     recipe: ModelRecipe
@@ -55,10 +58,14 @@ class StoredModel:
     optimizer: str | None
     weight_decay: float = 0.0
     init_std: float | None = None
+    initial_accumulator: float | None = None
+    seed: int | None = None
 
     @classmethod
-    def of(cls, model: "JsonView", tables: "Sequence[TableConfig]") -> Self:
-        """What a checkpoint's dense state and tables tell."""
+    def of(
+        cls, model: "JsonView", tables: "Sequence[TableConfig]", seed: int | None = None
+    ) -> Self:
+        """What a checkpoint's dense state, its tables and its store's seed tell."""
         recipe = stored_recipe(model)
         described = {table.name: table for table in tables}
         own = [described[name] for name in recipe.features if name in described]
@@ -69,13 +76,14 @@ class StoredModel:
             recipe = replace(recipe, reader={**recipe.reader, "shared_vocabulary": shared})
         decay = model["settings"].get("weight_decay", 0.0)
         if table is None:
-            return cls(recipe, None, None, decay)
+            return cls(recipe, None, None, decay, seed=seed)
         transform = recipe.make_transform()
         said = None if transform is None else transform.asked
         of_run = [one for one in own if said is None or said.dim_of(one.name) is None]
         columns = of_run[0].dim if of_run else None
         std = table.initializer.std if isinstance(table.initializer, Normal) else None
-        return cls(recipe, columns, table.optimizer.kind, decay, std)
+        start = getattr(table.optimizer, ACCUMULATOR, None)
+        return cls(recipe, columns, table.optimizer.kind, decay, std, start, seed)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -122,7 +130,11 @@ def _find(options: TrainOptions) -> StoredModel | None:
         with connect(options.remote) as server:
             found = _chosen(options, server)
             tables = list(server.tables.values())
-            return None if found is None else StoredModel.of(found.model, tables)
+            if found is None:
+                return None
+            # Versions that kept no options did not keep the seed, either.
+            seed = found.model.get("options", {}).get("seed")
+            return StoredModel.of(found.model, tables, seed)
     path = options.server_config().path
     if Catalog.load(Path(path)) is not None:
         parts = FirstParts.of(Path(path))
@@ -141,6 +153,9 @@ def _find(options: TrainOptions) -> StoredModel | None:
 class _Blobs(Protocol):
     """A store or `FirstParts`, whose rows nobody asks for."""
 
+    @property
+    def seed(self) -> int: ...
+
     def checkpoints(self) -> list[Json]: ...
 
     def extras(self, name: str | int | None, names: "Collection[str]", /) -> dict[str, bytes]: ...
@@ -150,7 +165,8 @@ def _stored_in(options: TrainOptions, blobs: _Blobs) -> StoredModel | None:
     found = _chosen(options, _StoredCheckpoints(blobs))
     if found is None:
         return None
-    return StoredModel.of(found.model, described_tables(blobs.extras(found.name, {TABLES})))
+    tables = described_tables(blobs.extras(found.name, {TABLES}))
+    return StoredModel.of(found.model, tables, blobs.seed)
 
 
 def _chosen(options: TrainOptions, kept: "KeptCheckpoints") -> ModelCheckpoint | None:
@@ -175,7 +191,8 @@ class _StoredCheckpoints:
 
 def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     """The options of a run that goes on: shape, and how the log is read, are as the model has it;
-    with `change_features` but for its columns. So is the rows' weight decay, unless one is given.
+    with `change_features` but for its columns. So are the seed, the rows' weight decay and the
+    accumulators of new ones, unless given.
 
     Raises:
         ConfigError: a flag was given that says otherwise; names it and both values. Or the file of
@@ -200,9 +217,24 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         raise wrong.error(f"the model in {options.where}")
     if options.init_std is None:
         stored["init_std"] = model.init_std
+    if options.initial_accumulator is None:
+        stored["initial_accumulator"] = model.initial_accumulator
     if options.weight_decay is None:
         stored["weight_decay"] = model.weight_decay
-    return replace(options, **stored)
+    return replace(options, seed=_seed_of(options, model), **stored)
+
+
+def _seed_of(options: TrainOptions, model: StoredModel) -> int:
+    """The seed that the model has; one that is asked for must be the same."""
+    if model.seed is None:
+        return options.run_seed()
+    if options.seed not in (None, model.seed):
+        raise ConfigError(
+            f"the model in {options.where} was trained with seed={model.seed}, this run asks for "
+            f"{options.seed} (--seed); rows and shuffles follow from it: leave it out to go on as "
+            "the model was trained, or train another model in another store"
+        )
+    return model.seed
 
 
 def _features_of(options: TrainOptions, model: StoredModel) -> Features | None:

@@ -116,7 +116,7 @@ def format_evaluations(evaluations: Sequence[JsonView], best: JsonView) -> str:
                 lines.append(f"{'...':>15}")
             continue
         mark = "  best" if entry == best else ""
-        lines.append(f"{entry['examples']:>15,}{entry['auc']:>9.5f}{entry['logloss']:>9.5f}{mark}")
+        lines.append(f"{entry['examples']:>15,}{_scores(entry)}{mark}")
     return "\n".join(lines)
 
 
@@ -128,11 +128,17 @@ def format_progressive(entries: Sequence[JsonView]) -> str:
     a.tsv                            8  0.50000  0.69000
     """
     lines = [f"{'scored before training':<22}{'examples':>12}{'auc':>9}{'logloss':>9}"]
-    lines += [
-        f"{entry['file']:<22}{entry['examples']:>12,}{entry['auc']:>9.5f}{entry['logloss']:>9.5f}"
-        for entry in entries
-    ]
+    lines += [f"{entry['file']:<22} {entry['examples']:>11,}{_scores(entry)}" for entry in entries]
     return "\n".join(lines)
+
+
+def _scores(entry: JsonView) -> str:
+    """AUC and logloss in their columns, apart also where a figure is wider than its own.
+
+    >>> _scores({"auc": 0.52946, "logloss": 100.98078})
+    '  0.52946  100.98078'
+    """
+    return f"  {entry['auc']:>7.5f}  {entry['logloss']:>7.5f}"
 
 
 def _headline(figures: JsonView) -> list[tuple[str, str]]:

@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hps.common.json_text import Json
 from hps.config import TableConfig, differences
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.service.client.options import ClientConfig
-from hps.train.options import TrainOptions
+from hps.train.options import ACCUMULATOR, TrainOptions
 
 if TYPE_CHECKING:
     from hps.cluster.world.world import World
@@ -24,6 +25,8 @@ def open_server(
     options: TrainOptions,
     features: Mapping[str, Sequence[str]],
     world: "World | None" = None,
+    *,
+    keeps_start: bool = False,
 ) -> AbstractContextManager[TrainingServer]:
     """The server of a run, with the run's tables.
 
@@ -31,6 +34,7 @@ def open_server(
         options: of the run.
         features: of its model, by table.
         world: the ranks that train together; each calls this.
+        keeps_start: see `connect`.
 
     Raises:
         ConfigError: the store, or a table on the servers, does not fit the flags.
@@ -45,14 +49,18 @@ def open_server(
         return ClusterParameterServer(config, world, options.cluster_config())
     if options.remote is None:
         return ParameterServer(options.server_config(features))
-    return connect(options.remote, options.tables(features))
+    return connect(options.remote, options.tables(features), keeps_start=keeps_start)
 
 
 def connect(
-    config: ClientConfig, tables: Sequence[TableConfig] = ()
+    config: ClientConfig, tables: Sequence[TableConfig] = (), *, keeps_start: bool = False
 ) -> AbstractContextManager[TrainingServer]:
     """A client of the servers; makes the tables that are not there, once the others are known to
     fit.
+
+    Args:
+        keeps_start: a table that is there begins rows with the accumulators that it was made with,
+            whatever `tables` says of them.
 
     Raises:
         ConfigError: a table is there and differs in more than its learning rate.
@@ -68,7 +76,9 @@ def connect(
         found = server.tables.get(table.name)
         if found is None:
             missing.append(table)
-        elif differing := differences(_without_rate(found), _without_rate(table)):
+            continue
+        asked = _with_start_of(found, table) if keeps_start else table
+        if differing := differences(_without_rate(found), _without_rate(asked)):
             server.close()
             raise ConfigError(
                 f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: "
@@ -85,3 +95,13 @@ def connect(
 
 def _without_rate(table: TableConfig) -> TableConfig:
     return replace(table, optimizer=table.optimizer.without_lr(), features=None, share=1.0)
+
+
+def _with_start_of(found: TableConfig, table: TableConfig) -> TableConfig:
+    """The table, with the other one's accumulators of new rows, where it has them."""
+    optimizer = table.optimizer
+    start = getattr(found.optimizer, ACCUMULATOR, None)
+    if start is None or not hasattr(optimizer, ACCUMULATOR):
+        return table
+    numbers: Json = {ACCUMULATOR: start}
+    return replace(table, optimizer=replace(optimizer, **numbers))

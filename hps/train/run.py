@@ -20,7 +20,7 @@ from hps.train.checks import read_ahead
 from hps.train.closing import add_end_figures, save_end
 from hps.train.context import RunContext
 from hps.train.course import Course
-from hps.train.default_rules import with_batch_size, with_row_rate
+from hps.train.default_rules import with_batch_size, with_row_defaults
 from hps.train.depth import DepthChooser
 from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
@@ -28,7 +28,7 @@ from hps.train.loop import TrainingLoop
 from hps.train.opening import open_log
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
-from hps.train.ranks import TrainingRanks
+from hps.train.ranks import TrainingRanks, first_depth
 from hps.train.reading import as_the_model, model_to_resume
 from hps.train.row_server import open_server
 from hps.train.run_mark import RunMark
@@ -93,23 +93,28 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     stored = model_to_resume(options, ranks.world)
     asked = options
     options = options.settled() if stored is None else as_the_model(options, stored)
-    options = with_batch_size(options, stored, progress)
+    options = with_batch_size(options.with_last_files(), stored, progress)
     reader = open_log(options, context, stored)
     if stored is None:
         if ranks.rank == 0:
             for line in advice_on_dim(asked.dim, options.features, reader.features):
                 progress.say(line)
         context.labels = read_ahead(options, ranks, reader)
-        options = with_row_rate(options, context.labels, progress)
+        options = with_row_defaults(options, context.labels, progress)
     figures: Json = {}
     try:
         with (
             nullcontext() if options.trace is None else Trace(options.trace) as trace,
             _history(options, context) as progress.history,
-            open_server(options, reader.features, ranks.world) as server,
+            open_server(
+                options,
+                reader.features,
+                ranks.world,
+                keeps_start=asked.initial_accumulator is None,
+            ) as server,
         ):
             boundary = Boundary(options.checkpoint_every, options.checkpoint_seconds, stops, ranks)
-            depths = DepthChooser(ranks.agreed_depth(options.depth))
+            depths = DepthChooser(ranks.agreed_depth(options.depth), start=first_depth())
             checkpoints = StepCheckpoints(server, boundary)
             begun = begin(server, options, reader, context, checkpoints)
             loop = TrainingLoop(server, options, begun, checkpoints, depths, context)

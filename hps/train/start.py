@@ -27,6 +27,7 @@ _OF_A_HOST = (
     "device",
     "dram",
     "gpu",
+    "held_out",
     "instruction_set",
     "report",
     "store",

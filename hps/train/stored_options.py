@@ -17,7 +17,8 @@ _SECRETS = ("token",)  # of a client: who reads a store is not thereby let onto 
 
 def plain_options(options: TrainOptions) -> Json:
     """Every option by name, as numbers, texts, lists and dicts: for JSON, and for
-    torch.load(weights_only=True). Of a token only that there was one; URLs without their secrets.
+    torch.load(weights_only=True). Of a token only that there was one; URLs without their secrets;
+    DATA as it was asked for, whatever of it is held out.
 
     >>> from pathlib import Path
     >>> options = TrainOptions(data=[Path("log.tsv")], store=Path("ctr"), hidden=(8, 4))
@@ -25,7 +26,11 @@ def plain_options(options: TrainOptions) -> Json:
     >>> plain["data"], plain["store"], plain["hidden"], plain["lr"]
     (['log.tsv'], 'ctr', [8, 4], None)
     """
-    return {field.name: _plain(getattr(options, field.name)) for field in fields(options)}
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    held_out = values.pop("held_out")
+    if held_out is not None:
+        values["data"] = held_out.asked
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def _plain(value: object) -> object:

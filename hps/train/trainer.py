@@ -61,7 +61,7 @@ class Trainer:
         options: TrainOptions,
         ranks: TrainingRanks | None = None,
     ) -> None:
-        torch.manual_seed(options.seed)
+        torch.manual_seed(options.run_seed())
         self._ranks = ranks or TrainingRanks()
         self.recipe = recipe
         self.totals = Totals(ranks=self._ranks)
@@ -80,7 +80,7 @@ class Trainer:
             self._dense = DenseAverages(self.model, self._ranks.world.rows)
         self._forward = self._compiled(server) if options.compile else self._eager()
         if self._ranks.rank > 0:
-            torch.manual_seed(self._ranks.seed(options.seed, 0))
+            torch.manual_seed(self._ranks.seed(options.run_seed(), 0))
         self.row_optimizer = RowOptimizer(server)
         # Without decay it is Adam, to the bit.
         self.dense_optimizer = torch.optim.AdamW(
@@ -88,6 +88,7 @@ class Trainer:
         )
         self._options = options
         self._accumulate = options.accumulate
+        self._rates_of_before: Json = {}  # of the run that this one goes on with, if not given
         self._has_gradients = False
         self._dtype = _DTYPES.get(options.precision)
         self._device_type = torch.device(self.device).type
@@ -309,7 +310,7 @@ class Trainer:
     def _take_random(self, of_ranks: list[JsonView]) -> None:
         """Goes on with the rank's own generators; another number of ranks draws anew."""
         if len(of_ranks) != self._ranks.size:
-            torch.manual_seed(self._ranks.seed(self._options.seed, self.totals.batches))
+            torch.manual_seed(self._ranks.seed(self._options.run_seed(), self.totals.batches))
             return
         own = of_ranks[self._ranks.rank]
         torch.set_rng_state(own["random"])
@@ -327,6 +328,7 @@ class Trainer:
             "lr": options.row_rate(),
             "dense_lr": options.dense_rate(),
             "weight_decay": options.row_decay(),
+            **self._rates_of_before,
         }
 
     def _check_settings(self, stored: JsonView) -> None:
@@ -343,6 +345,11 @@ class Trainer:
                     f"the checkpoint was written with {name}={stored.get(name)!r}, this run asks "
                     f"for {asked[name]!r}; give the same flags to resume it"
                 )
+        self._rates_of_before = {
+            name: stored[name]
+            for name in ("lr", "dense_lr")
+            if getattr(self._options, name) is None and name in stored
+        }
 
     def _check_decays(self, state: JsonView) -> None:
         """Of rates and decays as they will be, each given or stored."""

@@ -16,6 +16,9 @@ from hps.reader.files import find_files
 from hps.train.evaluate import evaluate_model
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hps.reader.files import PathLike
     from hps.reader.reader import Reader
     from hps.train.context import RunContext
     from hps.train.evaluations import Evaluations
@@ -167,15 +170,25 @@ class Validation:
 
 def flag_of(options: "TrainOptions") -> str:
     """The flag that says what a run is validated on."""
+    if options.held_out is not None:
+        return "--valid-by files"
     return "--valid" if options.valid else "--valid-share"
 
 
 def log_of(options: "TrainOptions") -> Json:
     """What names the log that a run is validated on: its files and their sizes, and which share of
     their examples."""
-    paths = find_files(options.valid or options.data)
+    paths = find_files(_files_of(options))
     named: Json = {"files": [[path.name, path.stat().st_size] for path in paths]}
-    return named if options.valid else {**named, "share": options.valid_share}
+    share = options.hashed_share
+    return named if share is None else {**named, "share": share}
+
+
+def _files_of(options: "TrainOptions") -> "Sequence[PathLike]":
+    """The files that hold what a run is validated on."""
+    if options.held_out is not None:
+        return options.held_out.files
+    return options.valid or options.data
 
 
 def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext") -> "Reader":
@@ -186,9 +199,9 @@ def open_valid(trainer: "Trainer", options: "TrainOptions", context: "RunContext
     """
     changes: Json = {"part": context.ranks.part, "threads": options.threads}
     changes["batch_size"] = trainer.batch_to_measure
-    if not options.valid:
-        changes["hash_range"] = (0.0, options.valid_share)
-    return trainer.recipe.open_reader(options.valid or options.data, [options.table()], **changes)
+    if options.hashed_share is not None:
+        changes["hash_range"] = (0.0, options.hashed_share)
+    return trainer.recipe.open_reader(_files_of(options), [options.table()], **changes)
 
 
 def format_entry(entry: Json) -> str:

@@ -26,6 +26,7 @@ from hps.service.shard.location import StoreLocation
 from hps.service.shard.shard import Shard
 from hps.ssd_store import engine_of
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize
+from hps.ssd_store.promoted import Promotions
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import service
 from tests.service.serving import Channel
@@ -170,16 +171,16 @@ def test_ranks_find_a_checkpoint_by_the_same_rule(tmp_path: Path) -> None:
     )
     catalog = replace(Catalog.begin("c"), checkpoints=checkpoints)
     for name, number in (("3", 1), (3, 3), ("20261122", 3), (1, 1)):
-        assert catalog.find(tmp_path, name).id == number
+        assert catalog.find(tmp_path, name, Promotions()).id == number
     with pytest.raises(
         hps.ConfigError, match=r"no checkpoint '2'; kept are: id:1 \('3'\), id:2 .*id:3"
     ):
-        catalog.find(tmp_path, "2")
+        catalog.find(tmp_path, "2", Promotions())
     with pytest.raises(hps.ConfigError, match="have taken no checkpoint"):
-        catalog.find(tmp_path, None)
+        catalog.find(tmp_path, None, Promotions())
     for name in NOT_NAMES:
         with pytest.raises(hps.ConfigError, match="checkpoint="):
-            catalog.find(tmp_path, name)  # type: ignore[arg-type]
+            catalog.find(tmp_path, name, Promotions())  # type: ignore[arg-type]
 
 
 def test_a_request_names_a_checkpoint_as_the_command_line_does(tmp_path: Path) -> None:

@@ -137,6 +137,36 @@ def test_an_empty_or_unreadable_word_is_refused_before_any_work(
     assert ended.value.code == 2 and said.startswith("hps: error: argument ")
 
 
+LOCAL = [
+    (["predict", "log", "--store", "s"], "--out"),
+    (["predict", "log", "--out", "o.npy"], "--store"),
+    (["features", "log"], "--out"),
+    (TRAIN, "--features"),
+    (TRAIN, "--store"),
+    (TRAIN, "--json"),
+]
+
+
+@pytest.mark.parametrize(("words", "flag"), LOCAL, ids=[f"{w[0]} {f}" for w, f in LOCAL])
+@pytest.mark.parametrize("url", ["s3://bkt/é day/x.npy", "https://u:secret@h/x.npy", "file:///x"])
+def test_a_url_where_a_path_is_needed_is_refused_as_what_it_is(
+    words: list[str],
+    flag: str,
+    url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([*words, flag, url])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert f"argument {flag}: " in said and "is a URL, and a path of this machine is needed" in said
+    assert "://" in said and "secret" not in said
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("to_full", ["stdout", "json"])
 def test_a_disk_that_is_full_is_one_line_and_status_1(tmp_path: Path, to_full: str) -> None:
     words = [sys.executable, "-m", "hps", "plan", "--keys", "1e6", "--dim", "4"]

@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps/cli/config_file.py.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from hps.cli import config_file
 from hps.cli.main import _Parser, main, make_parser
+from hps.cli.option_flags import Switch
 from hps.cli.train_flags import add_train_flags
 from tests.logs import write_criteo
 
@@ -38,9 +40,9 @@ def refused(capsys: pytest.CaptureFixture[str], text: str | bytes, *words: str) 
         parsed(text, *words)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1, said
-    start = f"hps: error: argument --config: {NAME}: "
-    assert said.startswith(start), said
-    return said[len(start) :]
+    start = re.match(rf"hps: error: argument --config: {re.escape(NAME)}(, line \d+)?: ", said)
+    assert start is not None, said
+    return said[start.end() :]
 
 
 def plain_parser() -> argparse.ArgumentParser:
@@ -135,6 +137,38 @@ def test_the_command_line_wins_over_the_file() -> None:
     assert found.digest is False and found.test == ["t"] and found.model == "dlrm"
     assert parsed(text, "--hash-keys").hash_keys is True
     assert parsed('raw_keys = true\ndata = "a"\n', "--hash-keys").hash_keys is True
+
+
+def test_each_switch_of_the_file_can_be_taken_back_by_the_words() -> None:
+    parser = make_parser("train")
+    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    switches = [one for one in commands.choices["train"]._actions if isinstance(one, Switch)]
+    paired = {one.option_strings[0]: one for one in switches if one.opposites}
+    assert {"--progressive", "--no-digest", "--dense-log", "--resume"} <= set(paired)
+    assert set(paired) | {"--hash-keys"} == {one.option_strings[0] for one in switches}
+    for flag, action in paired.items():
+        (opposite,) = action.opposites
+        text = f"{flag[2:]} = true"
+        bare = flag[2:].removeprefix("no-")
+        assert {flag, opposite} == {f"--{bare}", f"--no-{bare}"}
+        assert getattr(parsed(text, "a"), action.dest) == action.const != action.default
+        assert getattr(parsed(text, "a", opposite), action.dest) == action.default
+        # Without a file, too; the last one wins, over the default as well.
+        parse = make_parser("train").parse_args
+        for words, value in (
+            ([flag, opposite], action.default),
+            ([opposite, flag], action.const),
+            ([opposite], action.default),
+        ):
+            assert getattr(parse(["train", "a", *words]), action.dest) == value
+    # hash-keys has one of its own.
+    assert parsed("hash-keys = true", "a", "--raw-keys").hash_keys is False
+
+
+def test_the_opposite_of_a_switch_is_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """`digest = false` would read as if it left the digests out."""
+    for text in ("digest = false", "digest = true", "no_progressive = true"):
+        assert ": unknown key; the nearest is " in refused(capsys, text, "log")
 
 
 def test_a_flag_of_the_words_drops_what_it_excludes_from_the_file() -> None:
@@ -232,6 +266,29 @@ def test_what_is_wrong_is_named_with_key_value_and_what_is_allowed(
     assert len(said) < 500
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("dim = 4\n\n# é\nlabl = 'x'\n", 4),
+        ("\ufeffdim = 4\r\nbatch_size = 'x'\r\n", 2),
+        ("data = [\n  'a',\n  'b',\n]\nresume = 1", 5),
+        ("data = [\n  'a',\n  3,\n]", 1),
+        ("dim = 4\n[train]\ndim = 3", 2),
+        ("dim = 4\n'dim ' = 3", 2),
+        ("dim = 4\noptimizer.lr = 3", 2),
+        ("batch-size = 1\nbatch_size = 2", 2),
+        ("raw-keys = true\n\nhash-keys = true", 3),
+        (f"lr = 1\nseed = 0x{'f' * 5000}", 2),
+    ],
+)
+def test_an_error_names_the_line_of_its_key(
+    text: str, line: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(text, "log")
+    assert f"{NAME}, line {line}: " in capsys.readouterr().err
+
+
 def test_what_the_command_line_overrides_is_checked_all_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -293,15 +350,32 @@ def test_a_file_trains_and_paths_are_those_of_the_working_directory(
     assert (here / "ctr").is_dir() and len(list(elsewhere.iterdir())) == 1
 
 
-def test_help_imports_neither_torch_nor_what_reads_files() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_imports_neither_torch_nor_numpy_nor_what_reads_files(words: list[str]) -> None:
     code = (
         "import sys\n"
         "from hps.cli.main import main\n"
-        "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'pyarrow', 'tomllib', 'difflib'} & set(sys.modules)\n"
+        f"try:\n    main({words})\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'tomllib', 'difflib', 'hps._C'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_names_that_are_loaded_at_first_use_are_those_of_their_modules() -> None:
+    import hps
+    import hps.reader
+    from hps.reader.open import open_reader
+    from hps.reader.reader import Counts, Reader
+    from hps.types import Batch, Ids
+
+    assert (hps.Batch, hps.Ids) == (Batch, Ids)
+    own = (hps.reader.open_reader, hps.reader.Counts, hps.reader.Reader)
+    assert own == (open_reader, Counts, Reader)
+    for module in (hps, hps.reader):
+        assert set(module.__all__) <= set(dir(module))
+        with pytest.raises(AttributeError, match="has no attribute 'no'"):
+            module.no  # noqa: B018
 
 
 def test_the_file_of_the_documents_is_read() -> None:

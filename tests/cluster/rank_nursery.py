@@ -1,7 +1,8 @@
 """Runs of `hps train` as several ranks: a process that has imported everything forks them.
 
-Above it: test_training*.py. Below it: `hps.cli.main`, torch.distributed over gloo. To import torch
-takes longer than such a run; under torchrun, which a test of its own uses, every rank pays for it.
+Above it: the fixture `ranks` of tests/conftest.py, tests/torture/run.py. Below it: `hps.cli.main`,
+torch.distributed over gloo. To import torch takes longer than such a run; under torchrun, which
+tests of its own use, every rank pays for it.
 """
 
 import json
@@ -9,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -83,9 +85,12 @@ class Nursery:
         folder.mkdir()
         with HeldPort() as port:
             message = {**vars(job), "folder": str(folder), "port": port.number}
+            message["number"] = self._num_runs
             print(json.dumps(message), file=self._process.stdin, flush=True)
             assert self._process.stdout is not None
-            statuses = json.loads(self._process.stdout.readline())
+            number = 0
+            while number != self._num_runs:  # the answer to a test that has given up
+                number, statuses = json.loads(self._process.stdout.readline())
         texts = [
             [(folder / f"{rank}.{name}").read_text() for rank in range(len(statuses))]
             for name in ("out", "err")
@@ -134,7 +139,7 @@ def _serve(lines: IO[str]) -> None:
         if job["signals"]:
             _signal(job, children, Path(job["folder"]) / "0.err")
         waits = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(waits), flush=True)
+        print(json.dumps([job["number"], waits]), flush=True)
 
 
 def _signal(job: dict[str, Any], children: Sequence[int], told: Path) -> None:
@@ -216,8 +221,35 @@ def _plant(job: dict[str, Any], rank: str) -> None:
                 yield rows
 
         reshard._pieces = with_a_flaw
+    if job["plant"] == "keys-noticed-first":
+        _notice_keys_first(is_behind=rank in job["dies_at"])
     if rank in job["dies_at"]:
         kill_after(Trainer, job["dies_at"][rank])
+
+
+def _notice_keys_first(is_behind: bool) -> None:
+    """The network stages of two ranks wait for that of the third, which reads no more after eight
+    batches; their training loops come to speak of its death after them."""
+    from hps.cluster.world.torch_world import _Watch
+    from hps.pipeline.work import StageWork
+
+    read, look, reads = StageWork.read, _Watch.look, iter(range(8))
+
+    def read_some(self: Any) -> Any:
+        if next(reads, None) is None:
+            threading.Event().wait()
+        return read(self)
+
+    def look_late(self: Any, name: str, patience_seconds: float = 0.0, number: int = 0) -> None:
+        deadline = time.monotonic() + INTERRUPT_SECONDS
+        if patience_seconds and name != "keys":
+            while not self.is_aborted and time.monotonic() < deadline:
+                time.sleep(0.01)
+        look(self, name, patience_seconds, number)
+
+    if is_behind:
+        StageWork.read = read_some  # type: ignore[method-assign]
+    _Watch.look = look_late  # type: ignore[method-assign]
 
 
 def kill_after(trainer: Any, num_steps: int, last_words: str = "") -> None:

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,11 @@ from hps.cluster.parameter_server import ClusterParameterServer
 from hps.cluster.world.local_world import local_worlds
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
-from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.cluster.torchrun_lab import KILLED, run_torchrun, stop_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +74,10 @@ def largest_difference(one: Path, other: Path) -> float:
 
 
 def without_columns(text: str) -> str:
-    """What was said beside how the columns are read."""
+    """What was said beside how the columns are read and how rows learn."""
     lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("hps: columns: "))
+    told = ("hps: columns: ", "hps: rows learn at ")
+    return "".join(line for line in lines if not line.startswith(told))
 
 
 @pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (1, 2, 3, 4)), ("adagrad", (2, 3))])

@@ -3,7 +3,6 @@
 Above it: pytest. Below it: rank_nursery.py, which runs the real command as processes over gloo.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import hps
-from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.group_twin import by_definition
 
 BATCH = 90
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,11 @@
 Above it: pytest. Below it: rank_nursery.py, which runs the real command as processes over gloo.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.cluster.test_rank_training import largest_difference, words
 from tests.logs import write_criteo
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 def test_ranks_share_shuffled_batches_and_go_on_within_a_block(

@@ -1,8 +1,8 @@
 """Ranks of the tests of torch_world.py: processes that torchrun could have started.
 
 Above it: tests/cluster/world/test_torch_world.py, which reads what they wrote. Below it: ranks.py.
-One process imports everything and forks the ranks of one run after the other: to import torch takes
-longer than a run.
+One process imports everything and forks the ranks of all runs: to import torch takes longer than a
+run.
 """
 
 import json
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -115,31 +116,31 @@ def fork_rank(folder: Path, how: str, place: dict[str, str]) -> int:
 
 
 def main(folder: Path, runs: dict[str, int]) -> None:
-    """Runs one after the other; says the exit statuses of each run's ranks."""
+    """All runs at once, as they wait more than they work; says the exit statuses of each run's
+    ranks."""
     torch.set_num_threads(1)
-    for how, size in runs.items():
-        with HeldPort() as port:
-            children = [
-                fork_rank(
-                    folder,
-                    how,
-                    {
-                        "RANK": str(rank),
-                        "LOCAL_RANK": str(rank),
-                        "WORLD_SIZE": str(size),
-                        "MASTER_ADDR": "127.0.0.1",
-                        "MASTER_PORT": str(port.number),
-                    },
-                )
-                for rank in range(size)
-            ]
-            ended = {}
-            while len(ended) < size:
-                child, status = os.waitpid(-1, 0)
-                ended[child] = os.waitstatus_to_exitcode(status)
-                if how == "stop" and children[0] not in ended:
-                    os.kill(children[0], signal.SIGKILL)
-        say(**{how: [ended[child] for child in children]})
+    children: dict[int, tuple[str, int]] = {}  # process id -> run, rank
+    with ExitStack() as held:
+        for how, size in runs.items():
+            port = held.enter_context(HeldPort())
+            for rank in range(size):
+                place = {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(size),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port.number),
+                }
+                children[fork_rank(folder, how, place)] = how, rank
+        pids = {place: pid for pid, place in children.items()}
+        statuses: dict[str, dict[int, int]] = {how: {} for how in runs}
+        for _ in children:
+            child, status = os.waitpid(-1, 0)
+            how, rank = children[child]
+            statuses[how][rank] = os.waitstatus_to_exitcode(status)
+            if how == "stop" and 0 not in statuses[how]:
+                os.kill(pids[how, 0], signal.SIGKILL)
+    say(**{how: [of[rank] for rank in range(runs[how])] for how, of in statuses.items()})
 
 
 if __name__ == "__main__":

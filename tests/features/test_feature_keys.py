@@ -130,7 +130,7 @@ def test_rules_are_said_in_words(
     [
         ("both=x", "'both' is the cross of site and age: a log has no value of it"),
         ("price=x", "price=x: the model has buckets of 'price', which are of finite numbers"),
-        ("price=nan", "which are of finite numbers"),
+        ("price=NAN", "which are of finite numbers"),
         ("age=inf", "which are of finite numbers"),
         ("app=", "drops what is missing"),
         ("plain=", "an empty value of a csv log has no key"),

@@ -39,10 +39,9 @@ OF_TRAINING += "pipeline_closed pipeline_closing pipeline_opened"
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Iterator[Tables]:
-    optimizer = hps.SGD(lr=1.0)
-    config = hps.Config(
-        path=tmp_path / "store", tables=[hps.TableConfig(name="ads", dim=4, optimizer=optimizer)]
-    )
+    table = hps.TableConfig(name="ads", dim=4, optimizer=hps.SGD(lr=1.0))
+    small = hps.DramCacheConfig(bytes="1MiB")  # a test fills it
+    config = hps.Config(path=tmp_path / "store", tables=[table], dram=small)
     store = open_store(config.path, [TableSchema.of(table) for table in config.tables])
     made = Tables(config, store, make_dram_caches(config), {}, "cpu", is_read_only=False)
     made.is_open = True

@@ -19,6 +19,7 @@ from hps.pipeline import Trace, bound_of
 from hps.pipeline.clock import INPUT, OUTPUT
 from hps.train import TrainOptions, train
 from hps.train import depth as depth_module
+from hps.train import ranks as ranks_module
 from hps.train.depth import DepthChooser
 from tests.front import around_pins, one_feature_batch, open_server, wait_until
 from tests.logs import write_criteo
@@ -312,6 +313,25 @@ def test_auto_keeps_the_depth_that_measures_faster(
     assert trial.at_batch >= 16
     assert trial.seconds[0] == pytest.approx([at_0, at_0])
     assert trial.seconds[2] == pytest.approx([at_2, at_2])
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_auto_begins_at_the_depth_that_is_said(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    clock, chooser = _Clock(), DepthChooser("auto", start=start)
+    monkeypatch.setattr(depth_module, "time", clock)
+    choose(clock, chooser, 15, {0: 1.0, 2: 1.0})
+    assert chooser.depth == start and not chooser.trials
+    choose(clock, chooser, 100, {0: 1.0, 2: 0.5})
+    assert chooser.depth == 2 and len(chooser.trials) == 1
+
+
+@pytest.mark.parametrize(("cores", "depth"), [(1, 0), (2, 0), (3, 2), (16, 2)])
+def test_a_run_on_few_cores_begins_without_overlap(
+    monkeypatch: pytest.MonkeyPatch, cores: int, depth: int
+) -> None:
+    monkeypatch.setattr(ranks_module, "num_cores", lambda: cores)
+    assert ranks_module.first_depth() == depth
+    assert DepthChooser(4, start=ranks_module.first_depth()).depth == 4
 
 
 def test_auto_measures_again_when_the_run_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:

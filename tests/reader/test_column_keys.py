@@ -119,6 +119,48 @@ def test_columns_of_every_layout_are_hashed_value_by_value(data: st.DataObject) 
         assert [keys[ends[row] : ends[row + 1]].tolist() for row in range(count)] == bags
 
 
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+INTEGERS += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+
+
+@given(data=st.data())
+def test_integers_are_hashed_as_their_decimal_text(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(INTEGERS))
+    is_signed = bool(pa.types.is_signed_integer(kind))
+    low, high = (-(1 << kind.bit_width - 1) if is_signed else 0), 1 << kind.bit_width - is_signed
+    # As many digits as may be, each count as often as another.
+    sizes = st.integers(0, len(str(high)) - 1).flatmap(
+        lambda size: st.integers(-(10**size), 10**size)
+    )
+    numbers = st.none() | sizes.filter(lambda number: low <= number < high)
+    values = data.draw(st.lists(numbers | st.sampled_from([low, high - 1]), max_size=30))
+    begin = data.draw(st.integers(0, len(values)))
+    column = pa.array(values, kind).slice(begin)
+    seed = data.draw(st.sampled_from([0, 2**64 - 1, 12345]))
+    rule = data.draw(st.sampled_from([NULL, NULL_OR_EMPTY, NONE]))
+    texts = [None if value is None else str(value) for value in values[begin:]]
+    ((keys, offsets),) = keys_of_columns([(column, seed, rule)], True)
+    bags = [keys[offsets[row] : offsets[row + 1]].tolist() for row in range(len(texts))]
+    assert bags == expected_keys(texts, seed, rule)
+    ((keys, offsets),) = keys_of_columns(
+        [(pa.array([column.to_pylist()], pa.list_(kind)), 7, NULL)], True
+    )
+    assert keys.tolist() == [key for bag in expected_keys(texts, 7, NULL) for key in bag]
+
+
+def test_the_hash_of_a_number_is_that_of_its_text_about_each_power_of_ten() -> None:
+    numbers = [10**size + more for size in range(20) for more in (-1, 0, 1)] + [2**64 - 1]
+    for kind, ones in (
+        (pa.uint64(), numbers),
+        (
+            pa.int64(),
+            [sign * one for one in numbers if one < 2**63 for sign in (1, -1)] + [-(2**63)],
+        ),
+    ):
+        ((keys, _),) = keys_of_columns([(pa.array(ones, kind), 9, NULL)], True)
+        assert keys.tolist() == [xxh64_twin(str(one).encode(), 9) for one in ones]
+
+
 def test_what_a_null_is_laid_out_as_does_not_count() -> None:
     """Its bytes may be there all the same."""
     bits, offsets = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 1, 3, 4], np.int32))

@@ -2,8 +2,7 @@
 
 import gzip
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import hps
 from hps.cli.main import main
 from hps.reader import ReaderConfig, open_reader
 from hps.reader import csv_files as under_test
+from tests.reader.ends import Processes, processes
 
 TABLE = hps.TableConfig(name="ads", dim=2)
 HEADER = "label,app,os,price,age\n"
@@ -115,6 +115,22 @@ def test_a_quote_that_is_never_closed_is_found(tmp_path: Path) -> None:
     assert keys_by_row(batch)[0][1] == [hps.key_of("c", "y\n")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("value", ["\n", "\r\n", "\n\n", '"\n', '\n"'])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_last_value_of_line_ends_and_quotes_is_closed(
+    tmp_path: Path, end: str, value: str, is_ended: bool
+) -> None:
+    quoted = value.replace('"', '""')
+    text = f'label,c{end}1,x{end}0,"{quoted}"' + end * is_ended
+    (tmp_path / "log.csv").write_bytes(text.encode())
+    (batch,) = read([tmp_path / "log.csv"])
+    assert keys_by_row(batch)[0] == [[hps.key_of("c", "x")], [hps.key_of("c", value)]]
+    (tmp_path / "open.csv").write_bytes(f'label,c{end}1,x{end}0,"{quoted}y{end}'.encode())
+    with pytest.raises(hps.DataError, match="a quote is opened and never closed"):
+        read([tmp_path / "open.csv"])
+
+
 def test_quotes_within_values_hide_no_open_one_and_open_none(tmp_path: Path) -> None:
     """A quote that does not begin a value is text, however many there are."""
     odd = 'label,a,b\n1,5" disk,x\n0,q,"x\n1,c,d\n0,e,f\n'
@@ -160,7 +176,15 @@ def test_without_labels_no_row_is_passed_over(tmp_path: Path) -> None:
     assert keys_by_row(batch)[1] == [[hps.key_of("a", "x")], [], [hps.key_of("a", "z")]]
 
 
-def test_a_reader_that_is_left_leaves_no_thread_that_ends_the_process(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with processes(tmp_path_factory.mktemp("ends")) as found:
+        yield found
+
+
+def test_a_reader_that_is_left_leaves_no_thread_that_ends_the_process(
+    tmp_path: Path, forked: Processes
+) -> None:
     log = many(tmp_path / "log.csv", 60_000)
     packed = tmp_path / "log.csv.gz"
     packed.write_bytes(gzip.compress(log.read_bytes()))
@@ -171,10 +195,11 @@ def test_a_reader_that_is_left_leaves_no_thread_that_ends_the_process(tmp_path: 
             "config=ReaderConfig(batch_size=8)); next(iter(reader))"
         )
         for _ in range(2):
-            assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+            done = forked.run(script)
+            assert done.status == 0, done.err
 
 
-def test_a_thread_reads_on_while_the_interpreter_ends(tmp_path: Path) -> None:
+def test_a_thread_reads_on_while_the_interpreter_ends(tmp_path: Path, forked: Processes) -> None:
     """Where Python starts no more work in threads of its own, blocks are parsed where they are
     asked for."""
     log = many(tmp_path / "log.csv", 60_000)
@@ -189,8 +214,8 @@ def work():
     print(count + sum(map(len, reader)))
 threading.Thread(target=work).start()
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert run.stdout == "60000\n" and run.returncode == 0, run.stderr
+    done = forked.run(script)
+    assert (done.status, done.out) == (0, "60000\n"), done.err
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])

@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from hps.errors import StoreError
 from hps.reader.loan import Loan
 from hps.reader.urls import UrlStream
+from tests.reader.ends import Processes, processes
 
 ENDS = """
 import gc, gzip, os, sys, threading, time
@@ -36,7 +38,7 @@ if packed:
 with fsspec.open(f"memory://logs/a.csv{packed}", "wb") as file:
     file.write(data)
 began, fetch = threading.Event(), MemoryFileSystem.cat_file
-urls.UrlFile.open.__kwdefaults__["ahead"] = 1 << 16
+urls.UrlFile.open.__kwdefaults__["ahead"] = 1 << 17
 
 def slow(self, path, start=None, end=None, **named):
     if is_slow:
@@ -65,6 +67,12 @@ print("end")
 """
 
 
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with processes(tmp_path_factory.mktemp("ends")) as found:
+        yield found
+
+
 @pytest.mark.parametrize(
     ("packed", "threads", "how"),
     [
@@ -72,15 +80,11 @@ print("end")
         *(("", threads, how) for threads in (1, 2) for how in ("closed", "dropped", "failed")),
     ],
 )
-def test_a_process_ends_well_while_a_range_is_fetched(packed: str, threads: int, how: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS, packed, str(threads), how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+def test_a_process_ends_well_while_a_range_is_fetched(
+    forked: Processes, packed: str, threads: int, how: str
+) -> None:
+    done = forked.run(ENDS, packed, threads, how)
+    assert (done.status, done.out) == (0, "end\n"), done.err
 
 
 def stream_of(fetch: object) -> UrlStream:

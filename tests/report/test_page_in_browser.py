@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("runs")
     log = write_criteo(folder / "log.txt", 1500, num_keys=2000)
     found: dict[str, Any] = {}
-    for name, rate in (("a <b> & 'ü'", "0.05"), ("y", "0.2")):
+    for name, rate in (("a <b> & 'ü'", "0.01"), ("y", "0.2")):
         small = ["--dim", "4", "--hidden", "8", "--batch-size", "100", "--dram", "8MiB"]
         told = ["--progress-seconds", "0", "--report", str(folder / name), "--lr", rate]
         valid = ["--valid", str(log), "--eval-every", "5", "--test", str(log)]

@@ -3,7 +3,6 @@
 Above it: pytest. Below it: hps/ssd_store/promoted.py, hps/ssd_store/promote.py, both engines.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import clone
 from hps.ssd_store.promote import drop, promote, roll_back
 from hps.ssd_store.promoted import NAME, Promotions
-from tests.forking import in_forked_child
+from tests.forking import in_forked_child, kill_at
 
 
 def tags(store: Any) -> list[tuple[str | None, list[str]]]:
@@ -242,9 +241,6 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="there is no store to promote a checkpoint in"):
             promote(folder, "day-1")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "CLUSTER").touch()
-    with pytest.raises(ConfigError, match="folder of several ranks"):
-        promote(tmp_path, "day-1")
 
 
 def test_a_clone_begins_without_names(days: Path, tmp_path: Path) -> None:
@@ -257,35 +253,13 @@ def test_a_clone_begins_without_names(days: Path, tmp_path: Path) -> None:
     assert Promotions.load(tmp_path / "clone").names == {}
 
 
-# What a promotion asks of the system, one call after the other; a kill may come at any of them.
-_CALLS = ("open", "fsync", "replace", "rename", "close")
-
-
-def _killed_at(number: int) -> None:
-    """From now on the process ends, as by a kill, before its call of that number."""
-    count = 0
-
-    def before(act: Any) -> Any:
-        def called(*given: Any, **named: Any) -> Any:
-            nonlocal count
-            if count == number:
-                os._exit(0)
-            count += 1
-            return act(*given, **named)
-
-        return called
-
-    for name in _CALLS:
-        setattr(os, name, before(getattr(os, name)))
-
-
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new(store_class: Any, days: Path) -> None:
     promote(days, "day-1")
     found, number = [], 0
     while True:
 
         def act(number: int = number) -> str:
-            _killed_at(number)
+            kill_at(number)
             promote(days, "day-2")
             return "done"
 

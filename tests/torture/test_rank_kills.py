@@ -1,23 +1,14 @@
 """Recipe K1 of a cluster, the short form: ranks are killed, and it ends with the same bits."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.cluster.rank_nursery import Nursery, nursery
+from tests.cluster.rank_nursery import Nursery
 from tests.torture.rank_counts import PLANT as COUNTS_PLANT
 from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT, RankKillReport, run_rank_kills
 
 _MOST = 5  # runs, until one is killed after a checkpoint and resumes
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 def _fresh_seed() -> int:

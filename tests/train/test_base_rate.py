@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -88,6 +90,20 @@ def test_the_first_ten_thousand_examples_of_the_whole_log_count(tmp_path: Path) 
         assert reader.state_dict() == place
     assert first_labels(reader_of(paths[0])) == FirstLabels(60, 5940)  # all of a shorter log
     assert first_labels(reader_of(paths[1]), 19) == FirstLabels(1, 18)
+
+
+def test_keys_are_counted_and_those_that_come_once(tmp_path: Path) -> None:
+    """The 1 of another feature is another key; an empty bag has none."""
+    log = tmp_path / "log.parquet"
+    bags: list[list[int]] = [[1, 2], [1], [3, 4, 5], []]
+    pq.write_table(pa.table({"label": [0, 1, 0, 1], "f": bags, "g": [9, 1, 9, 8]}), log)
+    first = first_labels(reader_of(log, format="parquet"))
+    assert (first.keys, first.rare) == (10 / 4, 6 / 4)
+    assert first_labels(reader_of(log, format="parquet"), 2).rare == 3 / 2
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("")
+    none = first_labels(reader_of(empty))
+    assert (none.keys, none.rare) == (None, None)
 
 
 def test_lines_that_are_skipped_count_neither_as_examples_nor_twice(

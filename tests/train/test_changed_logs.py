@@ -21,7 +21,7 @@ from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.loop import TrainingLoop
 from hps.train.progress import Progress
-from tests.cluster.torchrun_lab import KILLED, run_torchrun
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.logs import write_criteo
 from tests.service.client.client_lab import service
 from tests.train.changed_lab import (
@@ -422,23 +422,28 @@ def test_a_schedule_goes_on_over_the_change(tmp_path: Path) -> None:
     assert [scheduler["last_epoch"] for scheduler in state["schedulers"]] == [16, 16]
 
 
-def test_ranks_change_alike_also_where_one_is_killed_and_all_start_anew(tmp_path: Path) -> None:
+def test_ranks_change_alike_also_where_one_is_killed_and_all_start_anew(
+    tmp_path: Path, ranks: Nursery
+) -> None:
     store, out, file = tmp_path / "store", tmp_path / "out.json", tmp_path / "features.toml"
     log = write_criteo(tmp_path / "log", 256)
     file.write_text(CRITEO_CHANGE)
     words = ["train", str(log), "--store", str(store), *WORDS, "--json", str(out)]
-    done = run_torchrun([*words, "--dim", "4", "--hidden", "8"], 2, [])
-    assert done.returncode == 0, done.stderr
+    ended = ranks.run(Job([*words, "--dim", "4", "--hidden", "8"], 2))
+    assert ended.statuses == [0, 0], ended.err
     shutil.copytree(store, tmp_path / "plain")
     words += ["--resume", "--new-data", "--change-features", "--features", str(file)]
     words += ["--epochs", "2"]
-    killed = run_torchrun(words, 2, [(1, 3)])
-    assert killed.returncode == 0 and KILLED in killed.stderr, killed.stderr
-    assert [killed.stderr.count(f"hps: {line}\n") for line in CRITEO_LINES] == [1, 1, 1]
+    killed = ranks.run(Job(words, 2, dies_at={1: 3}))
+    assert killed.statuses[1] == -9
+    anew = ranks.run(Job(words, 2, variables={"TORCHELASTIC_RESTART_COUNT": "1"}))
+    assert anew.statuses == [0, 0], anew.err
+    said = "".join([*killed.err, *anew.err])
+    assert [said.count(f"hps: {line}\n") for line in CRITEO_LINES] == [1, 1, 1]
     rest = json.loads(out.read_text())
     words[words.index(str(store))] = str(tmp_path / "plain")
-    done = run_torchrun(words, 2, [])
-    assert done.returncode == 0, done.stderr
+    ended = ranks.run(Job(words, 2))
+    assert ended.statuses == [0, 0], ended.err
     whole = json.loads(out.read_text())
     assert whole["resumed_with"] == CRITEO_LINES and rest["resumed_with"] == []
     assert rest["digests"] == whole["digests"] and rest["loss_digest"] == whole["loss_digest"]

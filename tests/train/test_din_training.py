@@ -20,7 +20,7 @@ from hps.features import Features
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.changed_columns import changed_lines
-from tests.cluster.rank_nursery import Job, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.service.client.client_lab import service
 from tests.train.killed_run import killed_after
 
@@ -267,23 +267,24 @@ def test_rows_on_servers_make_the_same_model(tmp_path: Path, log: Path, text: st
 
 
 @pytest.mark.parametrize("text", [TARGET, TABLES])
-def test_ranks_take_the_step_of_one_process(tmp_path: Path, log: Path, text: str) -> None:
+def test_ranks_take_the_step_of_one_process(
+    tmp_path: Path, ranks: Nursery, log: Path, text: str
+) -> None:
     (tmp_path / "f.toml").write_text(text)
     words = ["train", str(log), "--model", "din", "--features", str(tmp_path / "f.toml")]
     words += ["--dim", "4", "--hidden", "8", "--batch-size", "100", "--dram", "2MiB", "--lr", "0.1"]
     words += ["--threads", "1", "--progress-seconds", "0", "--optimizer", "sgd"]
     found = []
-    with nursery(tmp_path) as ranks:
-        for size in (1, 2):
-            store = tmp_path / f"of-{size}"
-            figures = ranks.figures(Job([*words, "--store", str(store)], size))
-            assert figures["examples"] == 500
-            of_tables = {}
-            with hps.open(store) as server:
-                for table in server.tables:
-                    keys, rows = map(np.concatenate, zip(*server.items(table), strict=True))
-                    of_tables[table] = rows[np.argsort(keys)]
-            found.append((of_tables, figures["train_logloss"]))
+    for size in (1, 2):
+        store = tmp_path / f"of-{size}"
+        figures = ranks.figures(Job([*words, "--store", str(store)], size))
+        assert figures["examples"] == 500
+        of_tables = {}
+        with hps.open(store) as server:
+            for table in server.tables:
+                keys, rows = map(np.concatenate, zip(*server.items(table), strict=True))
+                of_tables[table] = rows[np.argsort(keys)]
+        found.append((of_tables, figures["train_logloss"]))
     (alone, loss), (together, other_loss) = found
     assert list(alone) == list(together) and sum(map(len, alone.values())) > 30
     for table, rows in alone.items():

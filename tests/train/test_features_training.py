@@ -4,7 +4,6 @@ Above it: pytest. Below it: hps/train/, hps/features/.
 """
 
 import copy
-import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,8 +25,8 @@ from hps.reader import ReaderConfig, open_reader
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.predict import predict_log
 from hps.train.progress import Progress
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.cluster.ranks import run_ranks
-from tests.cluster.torchrun_lab import run_torchrun
 from tests.features.feature_twin import bags_of
 from tests.logs import write_criteo
 
@@ -417,20 +416,17 @@ def test_a_flag_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     run(log, tmp_path / "store", resume=True, new_data=True, test=[log])
 
 
-def test_ranks_train_with_a_features_file_as_one_does(tmp_path: Path) -> None:
+def test_ranks_train_with_a_features_file_as_one_does(tmp_path: Path, ranks: Nursery) -> None:
     log, _ = criteo(tmp_path)
     file = tmp_path / "features.toml"
     file.write_text(CRITEO_FEATURES)
     alone = run(log, tmp_path / "alone", features=file, test=[log], epochs=2)
-    out = tmp_path / "out.json"
     words = ["train", str(log), "--store", str(tmp_path / "ranks"), "--features", str(file)]
     words += ["--test", str(log), "--epochs", "2", "--dim", "2", "--hidden", "4", "--depth", "0"]
-    words += ["--batch-size", "64", "--dram", "8MiB", "--json", str(out)]
-    done = run_torchrun(words, 2, [])
-    assert done.returncode == 0, done.stderr
-    ranks = json.loads(out.read_text())
-    assert ranks["rows"] == alone["rows"]
-    assert ranks["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
+    words += ["--batch-size", "64", "--dram", "8MiB"]
+    together = ranks.figures(Job(words, 2))
+    assert together["rows"] == alone["rows"]
+    assert together["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
 
 
 def test_ranks_with_other_features_are_refused(tmp_path: Path) -> None:

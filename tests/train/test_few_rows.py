@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hps
@@ -127,7 +127,7 @@ def outcome(model: hps.Model, given_rows: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=120)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_of_values_are_those_of_arrow(
     models: dict[str, hps.Model], kind: str, data: st.DataObject
 ) -> None:
@@ -245,11 +245,24 @@ def test_a_float_whose_text_is_not_known_is_refused(
         models["csv"].predict({**row, "c": np.array([2.0**24], np.float32)})
 
 
-@pytest.mark.parametrize("kind", ["parquet", "criteo"])
-def test_floats_are_no_keys_of_other_formats(models: dict[str, hps.Model], kind: str) -> None:
-    name = columns_of(kind)[1][0]
-    with pytest.raises(hps.DataError, match=f"{name!r} is of type double"):
-        models[kind].predict({**plain_row(kind), name: [7.0]})
+@pytest.mark.parametrize("count", [1, 70])
+@pytest.mark.parametrize("kind", ["parquet", "parquet, raw", "criteo"])
+def test_whole_floats_are_the_whole_numbers_of_other_formats(
+    models: dict[str, hps.Model], kind: str, count: int
+) -> None:
+    model, name = models[kind], columns_of(kind)[1][0]
+    row = {one: values * count for one, values in plain_row(kind).items()}
+    expected = model.predict({**row, name: [-7] * count})
+    assert torch.equal(model.predict({**row, name: [-7.0] * count}), expected)
+    assert torch.equal(model.predict({**row, name: np.full(count, -7.0, np.float32)}), expected)
+    twice = {one: [*values, *values] for one, values in row.items()}
+    gaps = model.predict({**twice, name: [7, None] * count})
+    for values in ([7.0, math.nan] * count, [7, math.nan] * count, [7.0, None] * count):
+        assert torch.equal(model.predict({**twice, name: values}), gaps)
+        as_objects = np.array(values, object)
+        assert torch.equal(model.predict({**twice, name: as_objects}), gaps)
+    with pytest.raises(hps.DataError, match=f"{name!r} is of type double and holds 7.5"):
+        model.predict({**row, name: [7.5] * count})
 
 
 def test_missing_categories_of_criteo_among_numbers_are_the_empty_ones(

@@ -108,14 +108,29 @@ PLAIN = st.one_of(
 
 
 def column_of_arrow(values: list[Any], is_dense: bool) -> pa.Array | None:
-    """What arrow makes of the values alone; None of those that it refuses."""
+    """What arrow makes of the values alone, or of them with a little help; None of others."""
     try:
         column = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
+        try:
+            return helped_column(values, is_dense)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return None
     if pa.types.is_null(column.type):
         column = column.cast(pa.float64() if is_dense else pa.string())
     return column
+
+
+def helped_column(values: list[Any], is_dense: bool) -> pa.Array:
+    """Of numbers of several types, of NaN among others, of whole numbers from 2^63 on."""
+    if is_dense:
+        if any(isinstance(value, str) for value in values):
+            raise TypeError("text among numbers")
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    known = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+    is_whole = all(value is None or isinstance(value, int) for value in known)
+    is_large = is_whole and any(value is not None and value >= 2**63 for value in known)
+    return pa.array(known, pa.uint64() if is_large else None)
 
 
 @given(st.data())

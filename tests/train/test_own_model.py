@@ -175,7 +175,7 @@ def test_a_run_keeps_its_class_while_its_file_is_written_anew(tmp_path: Path, lo
     options = TrainOptions(data=[log], store="store", model=KIND, dim=4, **RUN)
     assert (tmp_path / "mine.py").read_text() == "this is no Python"
     assert options.table().dim == 5 and options.shape().model == KIND
-    assert options.row_rate() == 0.02
+    assert options.row_rate() == 0.05
     with pytest.raises(hps.ConfigError, match=r"line 1 of .*SyntaxError"):
         replace(options, dim=8)
 

@@ -24,7 +24,7 @@ from hps.reader.store_rules import check_store
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, evaluate_remote, evaluate_store, train
 from hps.train.predict import predict_log
-from tests.cluster.torchrun_lab import run_torchrun
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.features.feature_twin import bags_of
 from tests.kinds import POOLING
 from tests.service.client.client_lab import service
@@ -433,21 +433,20 @@ def test_rows_on_servers_are_those_of_a_store(tmp_path: Path) -> None:
             assert list(client.tables) == ["items"]  # no other was made
 
 
-def test_ranks_train_several_tables_as_one_does(tmp_path: Path) -> None:
+def test_ranks_train_several_tables_as_one_does(tmp_path: Path, ranks: Nursery) -> None:
     log, _ = parquet(tmp_path)
     file = tmp_path / "features.toml"
     file.write_text(NAMED + LISTS)
     alone = run(log, tmp_path / "alone", NAMED + LISTS, test=[log], epochs=3)
-    out = tmp_path / "out.json"
     words = ["train", str(log), "--store", str(tmp_path / "ranks"), "--features", str(file)]
     words += ["--test", str(log), "--epochs", "3", "--dim", "2", "--hidden", "4", "--depth", "0"]
-    words += ["--batch-size", "16", "--dram", "8MiB", "--model", "wide_deep", "--json", str(out)]
+    words += ["--batch-size", "16", "--dram", "8MiB", "--model", "wide_deep"]
     words += ["--checkpoint-every", "2", "--resume-if-any"]
-    done = run_torchrun(words, 2, [(1, 5)])
-    assert done.returncode == 0, done.stderr
-    ranks = json.loads(out.read_text())
-    assert ranks["rows"] == alone["rows"] and set(ranks["digests"]) == set(alone["digests"])
-    assert ranks["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
+    assert ranks.run(Job(words, 2, dies_at={1: 5})).statuses[1] == -9
+    together = ranks.figures(Job(words, 2, variables={"TORCHELASTIC_RESTART_COUNT": "1"}))
+    assert together["resumed_from"] is not None
+    assert together["rows"] == alone["rows"] and set(together["digests"]) == set(alone["digests"])
+    assert together["test_logloss"] == pytest.approx(alone["test_logloss"], rel=1e-4)
 
 
 def test_the_rules_of_keys_of_a_store_are_found_in_whatever_table(tmp_path: Path) -> None:

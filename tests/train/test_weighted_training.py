@@ -137,8 +137,9 @@ def test_a_weight_of_two_is_the_example_twice(tmp_path: Path, optimizer: str, sc
 def test_a_run_without_weights_has_the_bits_of_a_plain_loop(tmp_path: Path) -> None:
     """Its losses are torch's mean, its steps those of the two optimizers, one after the other."""
     log = write(tmp_path / "log", columns())
-    figures = run(log, tmp_path / "run", ignore=["w"], base_rate=True)
-    asked = options(log, tmp_path / "loop", ignore=["w"], format="parquet")
+    how = {"ignore": ["w"], "initial_accumulator": 0.0}
+    figures = run(log, tmp_path / "run", base_rate=True, **how)
+    asked = options(log, tmp_path / "loop", format="parquet", **how)
     digest = b""
     with trainer_of(asked) as (trainer, reader, server):
         trainer.model.set_base_rate(first_labels(reader).logit)

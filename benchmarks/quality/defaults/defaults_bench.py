@@ -1,9 +1,10 @@
 """What the defaults of `hps train` are worth: beside settings tuned on the validation part.
 
-Tuning takes every one of `trials`, rates of rows each with the best number of passes, and keeps
-what validates best; that is then trained with all seeds, and so is `hps train` with nothing but the
-log. Both are measured on the test part, which nothing was chosen by. Above it: benchmarks/run.py.
-Below it: quality_bench.py, runs.py.
+Twice: for one pass over the log, and for up to four, where validation after each ends the run and
+keeps the best. Tuning takes every one of `trials` and keeps what validates best; that is then
+trained with all seeds, and so is `hps train` with nothing but the log, and the flags of validation.
+Both are measured on the test part, which nothing was chosen by. Above it: benchmarks/run.py. Below
+it: quality_bench.py, runs.py.
 """
 
 import argparse
@@ -24,8 +25,9 @@ BAR = -0.005  # of the difference in AUC
 DEFAULTS = "the defaults"
 TUNED = "tuned on the validation part"
 RATES = (0.01, 0.02, 0.05, 0.1)
-EPOCHS, PATIENCE = 4, 1
-STEPS = (50, 100, 200)  # an epoch, by the batch size
+DENSE_RATES = (0.0003, 0.003)
+PASSES, PATIENCE = (1, 4), 1
+STEPS, MIDDLE = (100, 200, 400), 200  # an epoch, by the batch size
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 32
 # A log of fewer examples is tuned on all seeds, of which it has more: its validation part is small.
 SMALL, MORE_SEEDS = 20_000, 4
@@ -44,7 +46,7 @@ def batch_of(examples: int, steps: int) -> int:
 # What else could be the defaults.
 CANDIDATES: dict[str, Settings] = {
     "lr 0.02": Settings(lr=0.02),
-    "lr 0.05": Settings(lr=0.05),
+    "lr 0.02, initial_accumulator 0": Settings(lr=0.02, initial_accumulator=0.0),
     "dense_lr 0.003": Settings(dense_lr=0.003),
     "init_std 0.05": Settings(init_std=0.05),
 }
@@ -55,30 +57,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, ALL_DATA_SETS, 3)
     parser.add_argument("--model", default="deepfm")
     parser.add_argument(
-        "--wide", action="store_true", help="tune batch size, dense rate, dropout, too"
+        "--wide",
+        action="store_true",
+        help="tune first weights and dropout, too, and all of rates and batch sizes",
     )
     parser.add_argument("--candidates", action="store_true", help="other defaults, too")
 
 
+def in_passes(settings: Settings, passes: int, num_train: int) -> Settings:
+    """The settings for so many passes. For one, what is None is left to `hps train`; for more,
+    validation chooses, which needs a batch size."""
+    if passes == 1:
+        return settings
+    batch = settings.batch_size or batch_of(num_train, MIDDLE)
+    return replace(settings, epochs=passes, patience=PATIENCE, batch_size=batch)
+
+
 def trials(model: str, num_train: int, is_smoke: bool, is_wide: bool) -> list[Settings]:
-    """What tuning tries: all rates, each with the best number of passes; if it is wide also all of
-    rates and batch sizes, and one thing at a time beside a middle."""
-    middle = Settings(
-        model=model,
-        batch_size=batch_of(num_train, 100),
-        epochs=EPOCHS,
-        lr=0.05,
-        patience=PATIENCE,
-    )
+    """What tuning tries, of one pass: rates of rows, with accumulators from 0 as well, and batch
+    sizes and dense rates beside a middle; if it is wide also first weights, dropout, and all of
+    rates and batch sizes."""
+    middle = Settings(model=model, batch_size=batch_of(num_train, MIDDLE), lr=0.05)
     if is_smoke:
-        return [replace(middle, epochs=1, lr=rate) for rate in (0.02, 0.1)]
+        return [replace(middle, lr=rate) for rate in (0.02, 0.1)]
     found = [replace(middle, lr=rate) for rate in RATES]
+    found += [replace(middle, lr=rate, initial_accumulator=0.0) for rate in RATES]
+    found += [replace(middle, batch_size=batch_of(num_train, steps)) for steps in STEPS]
+    found += [replace(middle, dense_lr=rate) for rate in DENSE_RATES]
     if is_wide:
         found += [
             replace(middle, batch_size=batch_of(num_train, steps), lr=rate)
             for steps, rate in product(STEPS, RATES)
         ]
-        found += [replace(middle, dense_lr=rate) for rate in (0.0003, 0.003)]
         found += [replace(middle, init_std=deviation) for deviation in (0.001, 0.05, 0.2)]
         found += [replace(middle, dropout=share) for share in (0.2, 0.5)]
     return list(dict.fromkeys(found))
@@ -119,24 +129,32 @@ class Tuning:
 
 def text_of(settings: Settings) -> str:
     """What is not left to `hps train`, in words."""
-    given = {name: value for name, value in vars(settings).items() if value and name != "model"}
+    fields = {name: value for name, value in vars(settings).items() if name != "model"}
+    given = {name: value for name, value in fields.items() if value not in (None, (), 0)}
+    if settings.initial_accumulator == 0:
+        given["initial_accumulator"] = 0
     return ", ".join(f"{name} {value}" for name, value in given.items()) or "none"
 
 
 def rows_of(
     tuning: Tuning, axes: dict[str, Any], num_train: int, options: dict[str, Any]
 ) -> list[Row]:
-    """The defaults, and the candidates that are asked for, each beside the tuned settings."""
+    """The defaults, and the candidates that are asked for, each beside the tuned settings of as
+    many passes."""
     model = options["model"]
-    best = tuning.best(trials(model, num_train, options["is_smoke"], options["wide"]))
     asked: dict[str, Settings] = {DEFAULTS: Settings(model=model)}
     if options["candidates"]:
         asked |= {name: replace(one, model=model) for name, one in CANDIDATES.items()}
-    tuned, *found = tuning.scores([best, *asked.values()])
     rows = []
-    for name, scores in zip(asked, found, strict=True):
-        row = quality_row({**axes, "settings": name}, scores, (TUNED, tuned), BAR)
-        rows.append(row | {"tuned": text_of(best), "reaches": row["difference"] >= BAR})
+    for passes in PASSES:
+        of_one = trials(model, num_train, options["is_smoke"], options["wide"])
+        best = tuning.best([in_passes(one, passes, num_train) for one in of_one])
+        to_score = [in_passes(one, passes, num_train) for one in asked.values()]
+        tuned, *found = tuning.scores([best, *to_score])
+        for name, scores in zip(asked, found, strict=True):
+            here = {**axes, "passes": passes, "settings": name}
+            row = quality_row(here, scores, (TUNED, tuned), BAR)
+            rows.append(row | {"tuned": text_of(best), "reaches": row["difference"] >= BAR})
     return rows
 
 
@@ -173,5 +191,5 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         tuning = tuning_of(name, num_train, runs, options)
         rows += rows_of(tuning, {"data": name, "examples": num_train}, num_train, options)
     axes = {name: options[name] for name in ("model", "seeds", "examples")}
-    axes |= {"rates": RATES, "epochs": EPOCHS, "wide": options["wide"]}
+    axes |= {"rates": RATES, "passes": PASSES, "wide": options["wide"]}
     return {"axes": axes, "rows": rows, "absent": missing}

@@ -12,6 +12,7 @@ is deleted at the next opening.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from time import time
 
 from hps.checkpoint import blobs as dense_side
@@ -27,7 +28,8 @@ from hps.cluster.world.blobs import share_blobs
 from hps.common.forked import refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError, HpsError
-from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize, new_name
+from hps.ssd_store.cluster.catalog import ClusterCheckpoint, PartSize, new_name
+from hps.ssd_store.promoted import check_free
 
 
 @dataclass
@@ -96,11 +98,19 @@ class RankParts:
             if world.rank == 0:
                 dense.update(dense_side.encode_dense(model, reader))
             told = [holds_dense(dense), dense_side.MODEL in dense, asdict(before)]
-            return {"tag": tag, "name": new_name(), "created": time(), "dense": told}
+            return {
+                "tag": tag,
+                "name": new_name(),
+                "created": time(),
+                "dense": told,
+                "names": opened.names_here(),
+            }
 
         before = opened.local.parts.checkpoints.dense_mark
         told = agree(world, "checkpoint", prepare)
         _check_one_name("checkpoint", [one["tag"] for one in told])
+        opened.take_names([one["names"] for one in told])
+        check_free(tag, opened.promotions)  # `commit` looks again
         name = told[0]["name"]
         mark = self._mark_of(name, [one["dense"] for one in told])
         return RankDraft(name, tag, told[0]["created"], dense, before, mark)
@@ -143,8 +153,7 @@ class RankParts:
             generation=opened.catalog.generation,
             parts=tuple(PartSize(one["rows"], one["bytes"]) for one in saved),
         )
-        catalog = opened.catalog.with_checkpoint(checkpoint, opened.config.ssd.keep_last)
-        self._commit(catalog, draft.part_tag, draft.before)
+        self._commit(checkpoint, draft.before)
         opened.is_unsaved = False
         return Taken(
             [one["rows_written"] for one in saved],
@@ -162,6 +171,7 @@ class RankParts:
         """As Parts."""
         opened = self._opened
         local = opened.local
+        opened.read_names("restore")
 
         def prepare() -> str | int | None:
             opened.check_usable()
@@ -170,40 +180,42 @@ class RankParts:
                     f"restore: {local.num_open_pipelines} open pipeline(s) and {local.pins} "
                     "pins of batches in flight; leave the pipeline's `with` block first"
                 )
-            checkpoint = opened.catalog.find(opened.path, tag)
+            checkpoint = self._find(tag)
             if checkpoint.generation == opened.catalog.generation:
                 local.checkpoint_blobs(checkpoint.part_tag)  # it can be read
             return tag
 
         _check_one_name("restore", agree(self._world, "restore", prepare))
-        return opened.catalog.find(opened.path, tag)
+        return self._find(tag)
 
     def to_read(self, tag: str | int | None) -> ClusterCheckpoint | None:
         """As Parts."""
         opened = self._opened
+        opened.read_names("checkpoint_state")
 
         def prepare() -> str | int | None:
             if tag is not None or opened.catalog.current is not None:
-                opened.catalog.find(opened.path, tag)
+                self._find(tag)
             return tag
 
         _check_one_name("checkpoint_state", agree(self._world, "checkpoint_state", prepare))
         if tag is None and opened.catalog.current is None:
             return None
-        return opened.catalog.find(opened.path, tag)
+        return self._find(tag)
 
     def to_delete(self, tag: str | int) -> ClusterCheckpoint:
         """As Parts."""
         opened = self._opened
+        opened.read_names("delete_checkpoint")
 
         def prepare() -> str | int:
             opened.check_usable()
             check_is_named(tag)
-            opened.catalog.find(opened.path, tag)
+            self._find(tag)
             return tag
 
         _check_one_name("delete_checkpoint", agree(self._world, "delete_checkpoint", prepare))
-        return opened.catalog.find(opened.path, tag)
+        return self._find(tag)
 
     def state_of(self, whole: ClusterCheckpoint) -> Dense:
         """As Parts: from the rank that sees its first part, on all ranks."""
@@ -240,13 +252,18 @@ class RankParts:
     def delete(self, whole: ClusterCheckpoint) -> list[str]:
         """As Parts: CLUSTER first."""
         opened = self._opened
-        opened.commit(opened.catalog.without(whole))
+        opened.commit(partial(opened.catalog.without, whole))
         readers = agree(self._world, "deleting parts", opened.tidy)
         return [reader for of_rank in readers for reader in of_rank]
 
     def described(self) -> list[Json]:
-        """As Parts. Not collective: every rank knows them."""
-        return self._opened.catalog.described()
+        """As Parts. Not collective: every rank knows them; names as of its last collective verb."""
+        return self._opened.catalog.described(self._opened.promotions)
+
+    def _find(self, tag: str | int | None) -> ClusterCheckpoint:
+        """By the names that all ranks have looked at."""
+        opened = self._opened
+        return opened.catalog.find(opened.path, tag, opened.promotions)
 
     # The part of this rank.
 
@@ -277,9 +294,14 @@ class RankParts:
         with suppress(HpsError):
             self._opened.local.delete_checkpoint(tag)
 
-    def _commit(self, catalog: Catalog, tag: str, before: DenseMark) -> None:
-        self._opened.is_unsaved = True  # until the checkpoint is made, whatever is raised
-        self._opened.commit(catalog, undo=lambda: self._drop_part(tag, before))
+    def _commit(self, new: ClusterCheckpoint, before: DenseMark) -> None:
+        """Makes a checkpoint of all parts the current one; `before` is the mark as it was."""
+        opened = self._opened
+        opened.is_unsaved = True  # until the checkpoint is made, whatever is raised
+        opened.commit(
+            lambda names: opened.catalog.with_checkpoint(new, opened.config.ssd.keep_last, names),
+            undo=lambda: self._drop_part(new.part_tag, before),
+        )
 
     def _return_to(self, checkpoint: ClusterCheckpoint) -> Exception | None:
         """To a checkpoint that these ranks took."""
@@ -291,7 +313,7 @@ class RankParts:
         failure = attempt(self._world, "going back", go_back).failure
         opened.is_diverged = failure is not None
         if failure is None and checkpoint.id != opened.catalog.current_id:
-            opened.commit(opened.catalog.with_current(checkpoint))
+            opened.commit(lambda _: opened.catalog.with_current(checkpoint))
         return failure
 
     def _move_in(self, checkpoint: ClusterCheckpoint) -> Exception | None:
@@ -308,9 +330,7 @@ class RankParts:
             return error
         opened.is_diverged = False
         moved = replace(moved, parts=tuple(made))
-        mark = opened.local.parts.checkpoints.dense_mark
-        catalog = opened.catalog.with_checkpoint(moved, opened.config.ssd.keep_last)
-        self._commit(catalog, moved.part_tag, mark)
+        self._commit(moved, opened.local.parts.checkpoints.dense_mark)
         return None
 
 

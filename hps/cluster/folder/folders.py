@@ -1,15 +1,16 @@
 """A cluster's folder, as one rank opens it: the lock, the newest catalog, this rank's own store.
 
 Above it: cluster/parameter_server.py, checkpoints.py. Below it: ssd_store/cluster/catalog.py,
-reshard.py, ParameterServer. The path may be one folder that all ranks see, or one of its own on
-every host; which parts lie where is found out at every opening. What the files mean, and what a
-crash leaves, is described in docs/cluster_format.md.
+ssd_store/promoted.py, reshard.py, ParameterServer. The path may be one folder that all ranks see,
+or one of its own on every host; which parts lie where is found out at every opening. What the files
+mean, and what a crash leaves, is described in docs/cluster_format.md.
 """
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hps.checkpoint.blobs import table_to_json
@@ -36,6 +37,7 @@ from hps.ssd_store.cluster.catalog import (
     part_folder,
 )
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, PartName, parts_of
+from hps.ssd_store.promoted import Promotions, held
 
 
 class ClusterParts:
@@ -58,6 +60,7 @@ class ClusterParts:
         self.world = world
         self.lock = lock
         self.catalog = catalog
+        self.promotions = Promotions()  # as they were last looked at: the same on every rank
         self.is_unsaved = False  # the stores have rows in a checkpoint that no catalog names
         # A restore failed on some ranks: they are at different checkpoints.
         self.is_diverged = False
@@ -78,16 +81,82 @@ class ClusterParts:
             ranks=self.world.size,
         )
 
-    def commit(self, catalog: Catalog, undo: Callable[[], None] = lambda: None) -> None:
-        """Collective: rank 0 puts a catalog in the place of the one before; then it counts.
+    def names_here(self) -> Json:
+        """The promoted names of this folder, for `take_names`: of rank 0, and of hosts whose folder
+        is another one.
+
+        Raises:
+            CorruptionError: their file is damaged. StoreError: it cannot be read.
+        """
+        tells = self.world.rank == 0 or self.lock.is_holder
+        return Promotions.load(self.lock.inside).to_json() if tells else {}
+
+    def take_names(self, told: Sequence[Json]) -> None:
+        """Takes the names that the ranks have told of. Those of rank 0's folder count; of the next
+        one's where it has none, as rank 0 may be on another host than it was."""
+        self.promotions = Promotions.from_json(next((one for one in told if one), {}))
+
+    def read_names(self, verb: str) -> None:
+        """Collective: looks at the promoted names.
 
         Args:
-            catalog: the new one.
+            verb: for which that is done.
+
+        Raises:
+            CorruptionError, StoreError: as names_here, on every rank.
+        """
+        self.take_names(agree(self.world, verb, self.names_here))
+
+    def _hold_names(self, until: ExitStack) -> Exception | None:
+        """Collective: looks at the promoted names, which stay as they are until the stack closes.
+
+        Returns:
+            What to raise where that failed on some rank; all ranks know.
+        """
+
+        def hold() -> Json:
+            if self.world.rank != 0:
+                return self.names_here()
+            # By who writes CLUSTER: where this rank is killed, that goes with the lock.
+            return until.enter_context(held(self.lock.inside, self.path)).to_json()
+
+        outcome = attempt(self.world, "holding the promoted names", hold)
+        if outcome.failure is None:
+            self.take_names(outcome.value())
+        return outcome.failure
+
+    def commit(
+        self, change: Callable[[Promotions], Catalog], undo: Callable[[], None] = lambda: None
+    ) -> None:
+        """Collective: rank 0 puts a catalog in the place of the one before; then it counts.
+
+        No promoted name moves meanwhile: what has one then is in the new catalog.
+
+        Args:
+            change: makes the new one, the same on every rank; is told the names.
             undo: called on every rank where it was not written and the old one stands for certain.
 
         Raises:
+            ConfigError: of `change`; the old one stands.
             StoreError, ClusterError: the old one stands (`failure` is empty), or nobody knows.
         """
+        self.failure = f"{self.path}: nobody knows whether CLUSTER is on the disk"
+        with ExitStack() as names:
+            failure = self._hold_names(names)
+            catalog = self.catalog
+            if failure is None:
+                try:
+                    catalog = change(self.promotions)
+                except ConfigError as refused:  # on every rank
+                    failure = refused
+            if failure is not None:
+                self.failure = ""
+                undo()
+                raise failure
+            self._write(catalog, undo)
+
+    def _write(self, catalog: Catalog, undo: Callable[[], None]) -> None:
+        """As `commit`, of a catalog that is made; `failure` says that nobody knows."""
 
         def write() -> None:
             if self.world.rank == 0:
@@ -95,7 +164,6 @@ class ClusterParts:
                 catalog.save(self.lock.inside)
                 self.lock.check_held()  # what is told of as committed is where it is looked for
 
-        self.failure = f"{self.path}: nobody knows whether CLUSTER is on the disk"
         outcome = attempt(self.world, "writing CLUSTER", write)
         if outcome.failure is None or self._is_old_in_place(catalog):
             self.failure = ""
@@ -189,6 +257,7 @@ def open_parts(config: Config, world: World) -> ClusterParts:
         agree(world, "locking the folder", lambda: locks.append(FolderLock(path, run)))
         agree(world, "checking the lock", locks[0].check)
         parts = ClusterParts(config, world, locks[0], _newest(world, path))
+        parts.read_names("reading the promoted names")
         checkpoint = parts.catalog.current
         if checkpoint is None:
             _start(parts)
@@ -290,7 +359,7 @@ def _start(parts: ClusterParts) -> None:
     catalog, world, config = parts.catalog, parts.world, parts.config
     name = new_generation(catalog.cluster, catalog.serial + 1)
     generation = world.control.gather(name)[0]
-    parts.commit(catalog.started(generation, world.size, config.seed))
+    parts.commit(lambda _: catalog.started(generation, world.size, config.seed))
 
 
 def _is_in_place(parts: ClusterParts, checkpoint: ClusterCheckpoint) -> bool:
@@ -364,7 +433,7 @@ def _move(parts: ClusterParts, checkpoint: ClusterCheckpoint) -> None:
         agree(world, "making folders", lambda: make_folders(inside, generation, world.rank))
         agree(world, "looking at the folder", parts.lock.check_held)
         moved = replace(moved, parts=tuple(move_rows(world, sources, target)))
-        parts.commit(catalog.moved(moved))
+        parts.commit(partial(catalog.moved, moved))
     except (ConfigError, StoreError, CorruptionError):  # of all ranks
         attempt(world, "closing the new parts", lambda: None)
         if parts.lock.is_holder and not parts.failure:

@@ -18,6 +18,7 @@ from hps.errors import ConfigError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, part_folder
 from hps.ssd_store.cluster.part_name import parts_of
+from hps.ssd_store.promoted import Promotions
 
 
 class FirstParts:
@@ -33,6 +34,7 @@ class FirstParts:
     def __init__(self, path: Path, catalog: Catalog) -> None:
         self._path = path
         self._catalog = catalog
+        self._promotions = Promotions.load(path)
         self._stores: dict[str, RowTier | None] = {}  # by generation; None where it is not seen
 
     @classmethod
@@ -40,17 +42,23 @@ class FirstParts:
         """Those in a folder; None if there is no cluster, or it has no checkpoint.
 
         Raises:
-            CorruptionError: the file CLUSTER is damaged.
+            CorruptionError: the file CLUSTER, or PROMOTED, is damaged.
         """
         catalog = Catalog.load(path)
         return None if catalog is None or catalog.current is None else cls(path, catalog)
 
+    @property
+    def seed(self) -> int:
+        """Of the initializers of all parts."""
+        return self._catalog.seed
+
     def checkpoints(self) -> list[Json]:
         """As ParameterServer.checkpoints() lists them."""
-        return self._catalog.described()
+        return self._catalog.described(self._promotions)
 
     def sees(self, name: str | int | None) -> bool:
-        """True if this host sees the first part of a checkpoint, by tag or id; None is the current.
+        """True if this host sees the first part of a checkpoint, by tag, promoted name or id; None
+        is the current.
 
         Raises:
             ConfigError: there is no such checkpoint.
@@ -88,7 +96,7 @@ class FirstParts:
                 store.close()
 
     def _find(self, name: str | int | None) -> ClusterCheckpoint:
-        return self._catalog.find(self._path, name)
+        return self._catalog.find(self._path, name, self._promotions)
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ def glance(path: Path) -> Glance | None:
     not see the first part of the current one.
 
     Raises:
-        CorruptionError: the file CLUSTER, or the part, is damaged.
+        CorruptionError: the file CLUSTER, or PROMOTED, or the part, is damaged.
     """
     catalog = Catalog.load(path)
     if catalog is None or catalog.current is None:
@@ -144,17 +152,18 @@ def check_stays(path: Path, name: str | int, ranks: int) -> None:
 
     Args:
         path: of the cluster's folder; one that is not there has nothing to lose.
-        name: the checkpoint's tag or id.
+        name: the checkpoint's tag, promoted name or id.
         ranks: that would open the folder.
 
     Raises:
         ConfigError: there is no such checkpoint, or it would not be there any more.
     """
+    promotions = Promotions.load(path)  # before CLUSTER: what they name is in it then
     catalog = Catalog.load(path)
     if catalog is None or catalog.ranks == ranks:
         return
-    checkpoint = catalog.find(path, name)
-    if checkpoint.tag is None and checkpoint.id != catalog.current_id:
+    checkpoint = catalog.find(path, name, promotions)
+    if checkpoint.id != catalog.current_id and not catalog.stays(checkpoint, promotions):
         raise ConfigError(
             f"checkpoint {text_of(checkpoint.id)} of {path} has no tag, and is of {catalog.ranks} "
             f"rank(s): {ranks} rank(s) would move the current checkpoint to new stores and delete "

@@ -19,6 +19,7 @@ from hps.errors import StoreError
 from hps.ssd_store import engine_of, open_store
 from hps.ssd_store.cluster.catalog import GENERATIONS, Catalog, new_name, part_folder
 from hps.ssd_store.cluster.part_name import parts_of
+from hps.ssd_store.promoted import held
 
 LOCK = "LOCK"
 
@@ -148,12 +149,13 @@ def delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
         The living readers, whose files stay until they close.
 
     Raises:
-        ConfigError: no such checkpoint. StoreError: a training has the folder open, rank 0's store
-        is on another host, there are stores of a generation that CLUSTER does not name, or the
-        system refused. CorruptionError: folders of ranks were exchanged.
+        ConfigError: no such checkpoint, or it has a promoted name. StoreError: a training has the
+        folder open, rank 0's store is on another host, there are stores of a generation that
+        CLUSTER does not name, or the system refused. CorruptionError: folders of ranks were
+        exchanged, or PROMOTED is damaged.
     """
     path = path.absolute()
-    with _locked(path) as (lock, catalog):
+    with _locked(path) as (lock, catalog), held(lock.inside, path) as promotions:
         _refuse_unnamed(path, catalog)
         _refuse_exchanged(path, catalog)
         first = part_folder(path, catalog.generation, 0)
@@ -163,8 +165,8 @@ def delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
                 f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
                 "in a training",
             )
-        deleted = catalog.find(path, checkpoint)
-        after = catalog.without(deleted)
+        deleted = catalog.find(path, checkpoint, promotions)
+        after = catalog.without(deleted, promotions)
         lock.check_held()
         try:
             after.save(lock.inside)

@@ -35,6 +35,7 @@ from hps.ssd_store.cluster.catalog import (
     part_folder,
 )
 from hps.ssd_store.cluster.part_name import PartName
+from hps.ssd_store.promoted import Promotions
 from hps.update_log import ServedCheckpoint
 
 _TIMEOUT_SECONDS = 3600.0  # one thread may write while the others wait
@@ -64,7 +65,7 @@ def reshard(
         path: a cluster's folder with all its parts, or the directory of a store.
         target: a directory that is empty or not there yet.
         ranks: for how many ranks; None makes the store of one process.
-        checkpoint: its tag or id; None is the newest.
+        checkpoint: its tag, promoted name or id; None is the newest.
 
     Returns:
         tag, rows, bytes, ranks (0 for a store) and of each part its rows.
@@ -113,6 +114,7 @@ def _check_asked(path: Path, target: Path, ranks: int | None) -> None:
 
 
 def _find(path: Path, checkpoint: str | int | None) -> _Found:
+    promotions = Promotions.load(path)  # before CLUSTER: what they name is in it then
     catalog = Catalog.load(path)
     if catalog is None:
         source = Source(path, checkpoint)
@@ -120,7 +122,7 @@ def _find(path: Path, checkpoint: str | int | None) -> _Found:
         return _Found([source], tag, created, _config_of(path, source))
     if catalog.current is None and checkpoint is None:
         raise ConfigError(f"{path}: the ranks have taken no checkpoint yet")
-    found = catalog.find(path, checkpoint)
+    found = catalog.find(path, checkpoint, promotions)
     sources = sources_of(path, catalog, found)
     return _Found(sources, found.tag, found.created, _config_of(path, sources[0]))
 
@@ -197,9 +199,8 @@ def _make(found: _Found, folder: Path, ranks: int | None) -> list[PartSize]:
 
     parts = _on_ranks(size, move)[0]
     catalog = Catalog.begin(cluster).started(generation, size, config.seed)
-    catalog.with_checkpoint(replace(checkpoint, parts=tuple(parts)), config.ssd.keep_last).save(
-        folder
-    )
+    whole = replace(checkpoint, parts=tuple(parts))
+    catalog.with_checkpoint(whole, config.ssd.keep_last, Promotions()).save(folder)
     return parts
 
 

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
 from hps.cluster.world.halts import Halt
+from hps.cluster.world.lent import LentTensors
 from hps.cluster.world.world import ExchangingChannel
 from hps.common.arrays import HOST
 from hps.config import RankEnvironment
@@ -47,6 +48,7 @@ class _Watch:
         self._rank = rank
         self._store = store
         self._own: str | None = None
+        self._failure: str | None = None  # of the first collective of this rank that has failed
         self._is_first = False  # that note is the one in the store
         self._heard: str | None = None
         self._cause: BaseException | None = None  # of what it has heard, if it is the store's end
@@ -83,6 +85,16 @@ class _Watch:
             self._own = f"rank {self._rank} has left the training: {reason}"
             self._ask(_PATIENCE_SECONDS)
 
+    def fail(self, words: str) -> None:
+        """As `abort`, after a collective that has failed; this rank's other threads say the same.
+
+        Args:
+            words: of its error, which name this rank.
+        """
+        if self._own is None:
+            self._failure = words
+        self.abort(words)
+
     def halt(self, halt: Halt) -> None:
         """Leaves word that this rank enters no further collective; waits for nobody."""
         self._own_halt = halt
@@ -102,12 +114,15 @@ class _Watch:
             number: of the collective, counted by this rank.
 
         Raises:
-            ClusterError: a rank has given up, or does not come, or the store is gone.
+            ClusterError: a rank has given up, or does not come, or the store is gone, or another
+                thread of this rank has noticed something like it.
         """
         is_due = monotonic() >= self._looks_next and self._last.is_set()
         if (self._own or self._heard) is None and (patience_seconds or is_due):
             self._looks_next = monotonic() + _LOOK_SECONDS
             self._ask(patience_seconds)
+        if self._failure is not None:
+            raise ClusterError(self._failure)
         reason = self._own or self._heard
         if reason is not None:
             raise ClusterError(
@@ -159,6 +174,7 @@ class TorchChannel(ExchangingChannel):
         group: of torch.distributed; None is all processes' own.
         device: where its tensors lie.
         watch: who has given up.
+        lent: what gloo's threads hold.
         timeout: of a collective.
     """
 
@@ -168,6 +184,7 @@ class TorchChannel(ExchangingChannel):
         group: dist.ProcessGroup | None,
         device: str,
         watch: _Watch,
+        lent: LentTensors,
         timeout: timedelta,
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device)
@@ -175,12 +192,13 @@ class TorchChannel(ExchangingChannel):
         self._name = name
         self._group = group
         self._watch = watch
+        self._lent = lent
 
     def _exchange(self, rows: torch.Tensor, counts: list[int], incoming: list[int]) -> torch.Tensor:
         try:
             return self._exchange_rows(rows, counts, incoming)
         except ClusterError as error:
-            self._watch.abort(str(error))  # out of step with the others for good
+            self._watch.fail(str(error))  # out of step with the others for good
             raise
 
     def _exchange_rows(
@@ -193,12 +211,10 @@ class TorchChannel(ExchangingChannel):
             self._watch.look(self._name)
         received = rows.new_empty((sum(incoming), *rows.shape[1:]))
         try:
-            work = dist.all_to_all_single(
-                received, rows, incoming, counts, group=self._group, async_op=True
-            )
             if self.device == HOST:
-                self._wait(work)
+                self._exchange_on_host(received, rows, incoming, counts)
             else:
+                work = self._begin(received, rows, incoming, counts)
                 work.wait()  # of the stream; the host goes on
         except RuntimeError as error:
             # Who is gone may have said why.
@@ -209,6 +225,27 @@ class TorchChannel(ExchangingChannel):
                 "torchrun says has failed"
             ) from error
         return received
+
+    def _begin(
+        self, received: torch.Tensor, rows: torch.Tensor, incoming: list[int], counts: list[int]
+    ) -> dist.Work:
+        work: dist.Work = dist.all_to_all_single(
+            received, rows, incoming, counts, group=self._group, async_op=True
+        )
+        return work
+
+    def _exchange_on_host(
+        self, received: torch.Tensor, rows: torch.Tensor, incoming: list[int], counts: list[int]
+    ) -> None:
+        # Tensors of the same memory, which nobody but the collective has: one sees when it lets go.
+        lent = received.detach(), rows.detach()
+        self._lent.lend(lent)
+        work = self._begin(*lent, incoming, counts)
+        try:
+            self._wait(work)
+        except BaseException:
+            self._lent.give_up(lent, work)
+            raise
 
     def _wait(self, work: dist.Work) -> None:
         # The backend's own timeout is not kept where a link is cut.
@@ -248,19 +285,22 @@ class TorchWorld:
         self._watch = watch
         self._is_owner = is_owner
         self._is_open = True
+        self._lent = lent = LentTensors()
         # Also where all groups are gloo's: two threads must not share one.
         own = [dist.new_group(backend="gloo", timeout=timeout) for _ in range(2)]
-        self.keys = TorchChannel("keys", own[0], HOST, watch, timeout)
-        self.control = TorchChannel("control", own[1], HOST, watch, timeout)
-        self.rows = TorchChannel("rows", None, device, watch, timeout)
+        self.keys = TorchChannel("keys", own[0], HOST, watch, lent, timeout)
+        self.control = TorchChannel("control", own[1], HOST, watch, lent, timeout)
+        self.rows = TorchChannel("rows", None, device, watch, lent, timeout)
 
     def close(self) -> None:
-        """Waits for the other ranks, then leaves torch.distributed; nothing the second time."""
+        """Waits for the other ranks, then for gloo's threads, and leaves torch.distributed; nothing
+        the second time."""
         is_open, self._is_open = self._is_open, False
         if not is_open or self._watch.is_aborted:
             return
         self.control.barrier()
         self._watch.close()
+        self._lent.end()
         if self._is_owner:
             dist.destroy_process_group()
 

@@ -2,7 +2,8 @@
 
 Above it: cluster/folder/folders.py and cluster/folder/checkpoints.py, which change it,
 cluster_store.py, parameter_server/opening.py, which refuses to write beside it. Below it:
-common/durable_file.py, checkpoint/over_parts.py (how one is listed and found). The file is a line
+common/durable_file.py, checkpoint/over_parts.py (how one is listed and found),
+ssd_store/promoted.py (which stay for their names). The file is a line
 with the checksum of the JSON text that follows it, and is replaced as a whole: that is the commit
 point of a checkpoint over all ranks. docs/cluster_format.md says what it means.
 """
@@ -21,6 +22,7 @@ from hps.common.durable_file import replace_durably
 from hps.common.json_text import Json, parse_json
 from hps.common.sharding import ShardMap
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.ssd_store.promoted import Promotions, check_deletable, check_free, kept_with, named
 
 NAME = "CLUSTER"
 GENERATIONS = "generation-*"  # their folders
@@ -221,20 +223,27 @@ class Catalog:
         """The folders that are needed."""
         return {self.generation, *(one.generation for one in self.checkpoints)}
 
-    def described(self) -> list[Json]:
-        """As ParameterServer.checkpoints() lists them."""
-        return [one.described(one.id == self.current_id) for one in self.listed]
+    def described(self, promotions: Promotions) -> list[Json]:
+        """As ParameterServer.checkpoints() lists them, with their promoted names."""
+        return named([one.described(one.id == self.current_id) for one in self.listed], promotions)
 
-    def find(self, path: Path, checkpoint: str | int | None) -> ClusterCheckpoint:
-        """A checkpoint by its tag or id; None is the current one.
+    def find(
+        self, path: Path, checkpoint: str | int | None, promotions: Promotions
+    ) -> ClusterCheckpoint:
+        """A checkpoint by its tag, promoted name or id; None is the current one.
 
         Raises:
             ConfigError: there is none; lists those there are.
         """
         words = (str(path), "the ranks have taken no checkpoint yet")
+        name = promotions.resolved(path, checkpoint, self.described(promotions))
         return find_or_current(
-            self.listed, checkpoint, lambda one: (one.tag, one.id), self.current, words
+            self.listed, name, lambda one: (one.tag, one.id), self.current, words
         )
+
+    def stays(self, checkpoint: ClusterCheckpoint, promotions: Promotions) -> bool:
+        """True if it is kept where the current one moves to another generation."""
+        return checkpoint.tag is not None or checkpoint.created in promotions.kept
 
     def is_own(self, generation: str) -> bool:
         """True of the name of a folder that this cluster made."""
@@ -255,12 +264,19 @@ class Catalog:
             current_id=0,
         )
 
-    def with_checkpoint(self, new: ClusterCheckpoint, keep_last: int) -> Self:
-        """The same, with a new current checkpoint in the place of those that it supersedes."""
-        kept = [one for one in self.listed if new.tag is None or one.tag != new.tag]
-        kept = [*(one for one in kept if one.id != new.id), new]
-        old = {one.id for one in [one for one in kept if one.tag is None][:-keep_last]}
-        remaining = sorted((one for one in kept if one.id not in old), key=lambda one: one.id)
+    def with_checkpoint(
+        self, new: ClusterCheckpoint, keep_last: int, promotions: Promotions
+    ) -> Self:
+        """The same, with a new current checkpoint in the place of those that it supersedes; one
+        that has moved here has its old id.
+
+        Raises:
+            ConfigError: its tag is a promoted name.
+        """
+        check_free(new.tag, promotions)
+        others = [one for one in self.listed if one.id != new.id]
+        remaining = kept_with(new, others, keep_last, promotions.kept)
+        remaining.sort(key=lambda one: one.id)
         next_id = max(self.next_id, new.id + 1)
         return self._next(checkpoints=tuple(remaining), current_id=new.id, next_id=next_id)
 
@@ -271,23 +287,32 @@ class Catalog:
         )
         return self._next(checkpoints=remaining, current_id=checkpoint.id)
 
-    def without(self, deleted: ClusterCheckpoint) -> Self:
-        """The same, without a kept checkpoint; hidden only, if it is the current one."""
+    def without(self, deleted: ClusterCheckpoint, promotions: Promotions) -> Self:
+        """The same, without a kept checkpoint; hidden only, if it is the current one.
+
+        Raises:
+            ConfigError: it has a promoted name.
+        """
+        names = promotions.of(deleted.created)
+        check_deletable({"tag": deleted.tag, "id": deleted.id, "names": names})
         is_current = deleted.id == self.current_id
         hidden = [replace(deleted, is_deleted=True)] if is_current else []
         remaining = [*hidden, *(one for one in self.checkpoints if one.id != deleted.id)]
         return self._next(checkpoints=tuple(sorted(remaining, key=lambda one: one.id)))
 
-    def moved(self, checkpoint: ClusterCheckpoint) -> Self:
+    def moved(self, checkpoint: ClusterCheckpoint, promotions: Promotions) -> Self:
         """The same, in a new generation, to which one checkpoint has moved and is current.
 
-        Those with a tag stay in the folders of their generations; those without are let go.
+        Those with a tag, or that stay for a promoted name, stay in the folders of their
+        generations; others are let go.
 
         Args:
             checkpoint: as it lies in the new generation, with its old id.
         """
         owners = ShardMap(len(checkpoint.parts))
-        others = [one for one in self.listed if one.tag is not None and one.id != checkpoint.id]
+        others = [
+            one for one in self.listed if one.id != checkpoint.id and self.stays(one, promotions)
+        ]
         return self._next(
             generation=checkpoint.generation,
             ranks=owners.count,

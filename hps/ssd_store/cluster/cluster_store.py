@@ -23,6 +23,7 @@ from hps.ssd_store.arguments import OpenOptions
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, parts_of
 from hps.ssd_store.open_store import verify
+from hps.ssd_store.promoted import Promotions
 
 _MOST_ATTEMPTS = 5
 # Figures of a store that are the same of each part; all other numbers add up.
@@ -44,12 +45,14 @@ class ClusterStore:
         self,
         path: Path,
         catalog: Catalog,
+        promotions: Promotions,
         checkpoint: ClusterCheckpoint | None,
         parts: Sequence[RowTier],
     ) -> None:
         self.path = path
         self.seed = catalog.seed
         self._catalog = catalog
+        self._promotions = promotions
         self._checkpoint = checkpoint
         self._parts = parts
         self._owners = ShardMap(max(1, len(parts)))
@@ -97,7 +100,8 @@ class ClusterStore:
             raise StoreError(
                 errno.ENOENT, f"{path}: the ranks have taken no checkpoint yet; wait for the first"
             )
-        checkpoint = catalog.find(path, name)
+        promotions = Promotions.load(path)  # after CLUSTER: what it lacks is tried again
+        checkpoint = catalog.find(path, name, promotions)
         own: ClusterOptions = {**options, "engine": None, "checkpoint": checkpoint.part_tag}
         parts: list[RowTier] = []
         try:
@@ -105,7 +109,7 @@ class ClusterStore:
             for part in _parts_here(path, catalog, checkpoint):
                 parts.append(_open_part(part, tables, own))
                 (part.check_rows if has_rows else part.check)(parts[-1])
-            return cls(path, catalog, checkpoint, parts)
+            return cls(path, catalog, promotions, checkpoint, parts)
         except BaseException:
             for store in parts:
                 store.close()
@@ -177,8 +181,8 @@ class ClusterStore:
         raise self._read_only()
 
     def checkpoints(self) -> list[Json]:
-        """The checkpoints over all ranks, oldest first, as of the opening."""
-        return self._catalog.described()
+        """The checkpoints over all ranks, oldest first, and their names, as of the opening."""
+        return self._catalog.described(self._promotions)
 
     def extras(
         self, checkpoint: str | int | None = None, names: Collection[str] | None = None
@@ -197,7 +201,7 @@ class ClusterStore:
         """The store of the first part of a checkpoint, and the tag of that part in it."""
         found = self._checkpoint
         if checkpoint is not None:
-            found = self._catalog.find(self.path, checkpoint)
+            found = self._catalog.find(self.path, checkpoint, self._promotions)
         if found is None or found == self._checkpoint:
             yield self._parts[0], None if found is None else found.part_tag
             return

@@ -17,7 +17,7 @@ from hps.common.durable_file import replace_durably
 from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
-from hps.ssd_store.promoted import resolved
+from hps.ssd_store.promoted import kept_with, resolved
 from hps.table.schema import TableSchema
 
 FORMAT_VERSION = 1
@@ -191,13 +191,7 @@ class RocksDbManifest:
     ) -> Self:
         """The same, with a new current checkpoint in the place of those that it supersedes; what
         was created at the times of `promoted` stays, without its tag if the new one has that."""
-        same = [one for one in self.listed if new.tag is None or one.tag != new.tag]
-        stay = [one for one in self.listed if one not in same and one.created in promoted]
-        kept = sorted([*same, *(replace(one, tag=None) for one in stay)], key=lambda one: one.id)
-        kept.append(new)
-        counted = [one for one in kept if one.tag is None and one.created not in promoted]
-        old = {one.id for one in counted[:-keep_last]}
-        remaining = tuple(one for one in kept if one.id not in old)
+        remaining = tuple(kept_with(new, self.listed, keep_last, promoted))
         return replace(self, checkpoints=remaining, current_id=new.id, next_id=new.id + 1)
 
     def with_renewed(self, old: RocksDbCheckpoint, new: RocksDbCheckpoint) -> Self:

@@ -21,6 +21,7 @@ from hps.ssd_store.cluster.catalog import (
     new_generation,
     new_name,
 )
+from hps.ssd_store.promoted import Promotions
 from tests.cluster.folder.folder_lab import (
     TABLES,
     Rank,
@@ -221,6 +222,7 @@ def test_changes_of_a_catalog() -> None:
             generation=generation, parts=(PartSize(1, 2), PartSize(3, 4)),
         )  # fmt: skip
 
+    none = Promotions()
     catalog = Catalog.begin("c" * 32).started("g1", 2, 7)
     for one in (
         checkpoint(1, "a"),
@@ -229,15 +231,14 @@ def test_changes_of_a_catalog() -> None:
         checkpoint(4),
         checkpoint(5, "a"),
     ):
-        catalog = catalog.with_checkpoint(one, keep_last=2)
+        catalog = catalog.with_checkpoint(one, 2, none)
     assert [one.id for one in catalog.checkpoints] == [3, 4, 5]
     assert (catalog.serial, catalog.current_id, catalog.next_id) == (6, 5, 6)
-    hidden = catalog.without(checkpoint(5, "a"))
-    assert hidden.described() == catalog.described()[:2] and hidden.current == checkpoint_hidden(
-        checkpoint(5, "a")
-    )
+    hidden = catalog.without(checkpoint(5, "a"), none)
+    assert hidden.described(none) == catalog.described(none)[:2]
+    assert hidden.current == checkpoint_hidden(checkpoint(5, "a"))
     assert [one.id for one in hidden.with_current(checkpoint(3)).checkpoints] == [3, 4]
-    moved = catalog.with_checkpoint(checkpoint(6), 2).moved(checkpoint(6, None, "g2"))
+    moved = catalog.with_checkpoint(checkpoint(6), 2, none).moved(checkpoint(6, None, "g2"), none)
     assert [one.id for one in moved.checkpoints] == [5, 6] and moved.generations == {"g1", "g2"}
     assert Catalog.from_json(moved.to_json()) == moved
 

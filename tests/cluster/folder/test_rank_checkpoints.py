@@ -274,17 +274,17 @@ def test_a_rank_that_dies_while_cluster_is_written_costs_neither_checkpoint(
     """The file may be on the disk: the others must let no part go, and take no other checkpoint."""
     path = tmp_path / "cluster"
     on_ranks(path, 2, train(range(1, 3)))
-    commit = ClusterParts.commit
+    write = ClusterParts._write
 
     def die(self: ClusterParts, *arguments: Any, **options: Any) -> None:
         if self.world.rank == 1:
             raise SystemExit("the rank is gone")
-        commit(self, *arguments, **options)
+        write(self, *arguments, **options)
 
     def act(rank: Rank) -> None:
         rank.step(3)
         rank.world.control.barrier()
-        monkeypatch.setattr(ClusterParts, "commit", die)
+        monkeypatch.setattr(ClusterParts, "_write", die)
         try:
             rank.checkpoint()
         except BaseException:

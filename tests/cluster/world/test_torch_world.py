@@ -142,6 +142,35 @@ def test_no_thread_is_left_in_the_store_when_a_process_ends() -> None:
     watch.close()
 
 
+def test_what_one_thread_of_a_rank_has_noticed_its_others_say_in_the_same_words() -> None:
+    """Not that their own rank has left, which the user would look for in vain."""
+
+    class OpenStore:
+        def compare_set(self, key: str, expected: str, value: str) -> bytes:
+            return value.encode()
+
+        def check(self, keys: list[str]) -> bool:
+            return False
+
+    noticed = "rank 2: another rank has died (noticed in the keys channel)"
+    watch = _Watch(2, OpenStore())
+    watch.look("rows")
+    watch.fail(noticed)
+    watch.fail("rank 2: another rank has died (noticed in the control channel)")
+    assert watch.is_aborted
+    for patience in (0.0, 0.01):
+        with pytest.raises(hps.ClusterError) as raised:
+            watch.look("rows", patience)
+        assert str(raised.value) == noticed
+    watch.close()
+    other = _Watch(2, OpenStore())
+    other.abort("a disk is full")
+    other.fail("rank 2: waited for the others")  # of what the first has brought about
+    with pytest.raises(hps.ClusterError, match="but rank 2 has left the training: a disk is full"):
+        other.look("rows")
+    other.close()
+
+
 @pytest.mark.parametrize("first", [None, "rank 0 has left the training: its disk is full"])
 def test_the_first_to_leave_has_heard_of_nobody_also_where_the_store_goes_with_its_note(
     first: str | None,

@@ -92,6 +92,27 @@ def test_new_run_refuses_servers_that_hold_a_model_or_another_table(
             train(options(log, servers, dim=8))
 
 
+def test_tables_that_servers_have_begin_rows_as_they_were_made(tmp_path: Path, log: Path) -> None:
+    """The rule for new tables leaves them alone; who asks for another number is told."""
+    adagrad = {"optimizer": "adagrad", "scheduler": "constant", "limit": 300}
+    made = hps.TableConfig(
+        name="features", dim=5, optimizer=hps.Adagrad(lr=0.5, initial_accumulator_value=0.25)
+    )
+    with service(tmp_path, 2, tables=(made,), seed=SEED) as servers:
+        with pytest.raises(ConfigError, match=r"initial_accumulator_value=0\.25"):
+            train(options(log, servers, initial_accumulator=1.0, **adagrad))
+        train(options(log, servers, **adagrad))
+        with pytest.raises(ConfigError, match=r"initial_accumulator_value=0\.25"):
+            train(options(log, servers, resume=True, initial_accumulator=1.0, **adagrad))
+        more = {**adagrad, "limit": 0}
+        train(options(log, servers, resume=True, **more))
+        with servers.client("reader") as client:
+            assert client.tables["features"].optimizer == made.optimizer
+            states = [state for _, _, state in client.items("features", state=True)]
+    assert min(float(state.min()) for state in states) >= 0.25
+    assert 0.25 < max(float(state.max()) for state in states) < 1.0
+
+
 def steps(server: Any, batches: int = 4) -> list[float]:
     """A few steps of a small model of the caller's own, in a pipeline of depth 2."""
     torch.manual_seed(0)
