@@ -9,14 +9,14 @@ from benchmarks.service import bare_grpc
 from benchmarks.service.bare_grpc import BareClient
 from benchmarks.service.contender import Setting, peer_command
 from benchmarks.service.workload import Workload
-from hps.service.messages.memory import keep_message_memory
+from hps.common.process_memory import keep_freed_memory
 
 NAME = "bare gRPC, memory kept"
 
 
 def connect(addresses: list[str], workload: Workload, number: int) -> BareClient:
     """A client."""
-    keep_message_memory()
+    keep_freed_memory(arenas=1)
     return bare_grpc.connect(addresses, workload, number)
 
 
@@ -27,5 +27,5 @@ def command(setting: Setting, shard: int) -> list[str]:
 
 def serve(workload: Workload, folder: str) -> None:
     """A server until the process ends."""
-    keep_message_memory()
+    keep_freed_memory(arenas=1)
     bare_grpc.serve(workload, folder)
