@@ -99,6 +99,20 @@ def keys(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return found
 
 
+class _Written(float):
+    """A number as the file writes it, so that a flag's type sees the word: 2e6 may be a count.
+
+    Args:
+        text: the number, of which Python's own text would be 2000000.0.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
 class _File:
     """One file of flags.
 
@@ -236,7 +250,8 @@ class _File:
         text = ""
         try:
             self._text = text = data.decode("utf-8-sig")
-            return tomllib.loads(f"{text}\n")  # an error in the last line then has its number
+            # An error in the last line then has its number.
+            return tomllib.loads(f"{text}\n", parse_float=_Written)
         except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, nested too deeply
             self._fail(f"it is not TOML: {_at_line(text, str(error))}")
 
@@ -290,6 +305,6 @@ def _at_line(text: str, error: str) -> str:
     found = _LINE.search(error)
     if found is None:
         return error
-    line = text.splitlines()[int(found[1]) - 1 :][:1]
+    line = text.split("\n")[int(found[1]) - 1 :][:1]
     what = "the key is there twice" if error.startswith("Cannot overwrite") else error
     return f"line {found[1]}, {_shown(line[0].strip() if line else '')}: {what}"

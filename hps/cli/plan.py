@@ -4,8 +4,6 @@ Above it: `hps.cli.main`. Below it: `hps.plan`.
 """
 
 import argparse
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import fields
 
 from hps.cli import flags
@@ -47,21 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if plan.missing else 0
 
 
-def _count(least: int, most: int) -> Callable[[str], int]:
-    """A whole number, also as 1e10."""
-
-    def parse(text: str) -> int:
-        with suppress(ValueError, OverflowError):  # of what is no number, NaN or infinite
-            value = float(text)
-            if value == int(value) and least <= value <= most:
-                return int(text) if text.isdecimal() else int(value)
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number from {least} to {most}, also as 1e10"
-        )
-
-    return parse
-
-
 def _size(text: str) -> str:
     """A number of bytes; not of bits, as network cards count."""
     if counts_bits(text):
@@ -82,7 +65,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
     add(
         "--keys",
-        type=_count(1, 2**53),
+        type=flags.whole(1, 2**53),
         required=True,
         help="number of stored keys, over all features",
     )
@@ -109,7 +92,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     )
     add(
         "--batch-size",
-        type=_count(1, 2**31),
+        type=flags.whole(1, 2**31),
         default=_DEFAULT.batch_size,
         help="examples in a step, over all ranks",
     )
@@ -121,7 +104,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     )
     add(
         "--dense-parameters",
-        type=_count(0, 2**53),
+        type=flags.whole(0, 2**53),
         default=_DEFAULT.dense_parameters,
         help="parameters of the dense part",
     )

@@ -193,6 +193,11 @@ def _fault_of_keys(
             kinds = [kind for kind, known in _RULES.items() if key in known]
             known = ", ".join(name for name in rules if name != "kind") or "no other key"
             where = f"; it belongs to kind {' and '.join(kinds)}" if kinds else ""
+            if values.get("kind") == "group" and key in _RULES["categorical"]:
+                where = (
+                    '; the groups are a feature, too: write kind = "categorical" here, which takes '
+                    f"it, and give --group {place[-1]} on the command line"
+                )
             return Fault((*place, str(key)), f"{what} has no such key: it takes {known}{where}")
         fits, allowed = rules[key]
         if not fits(value):

@@ -4,11 +4,17 @@ Above it: features.py, survey.py. Below it: tomllib, which reads it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 
+# A text of several lines, one of one line, a comment, the end of a line, a bracket, anything else.
+_TOKENS = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\n\[\]{}]'
+    r"|[^\n\[\]{}\"'#]+|.",
+    re.DOTALL,
+)
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -78,16 +84,20 @@ def line_of(text: str, place: Sequence[str]) -> int | None:
 
     None where the text has it in another layout: a table within a line, a key with dots.
 
+    Args:
+        text: valid TOML.
+        place: keys from the outermost one on.
+
     >>> line_of('version = 1\\n[columns.C1]\\nkind = "dense"\\n', ("columns", "C1", "kind"))
     3
     """
     found: int | None = None
     table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        path = _path_of(line)
+    for number, statement in _statements(text):
+        path = _path_of(statement)
         if path is None:
             continue
-        if line.lstrip().startswith("["):
+        if statement.startswith("["):
             table = path
             shared = min(len(path), len(place))
             if path[:shared] == tuple(place[:shared]) and (shared > 1 or len(place) == 1):
@@ -97,26 +107,37 @@ def line_of(text: str, place: Sequence[str]) -> int | None:
     return found
 
 
-def _path_of(line: str) -> tuple[str, ...] | None:
-    """The keys that a line of TOML opens: of a table, or of a value; None of any other."""
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """The line, from 1, and the text of each key with its value, and of each head of a table.
+
+    A line ends at a line feed alone, as for TOML; other letters that end lines may be in texts.
+    """
+    line, begun, depth = 1, 1, 0
+    parts: list[str] = []
+    for token in _TOKENS.findall(text):
+        if token == "\n" and depth == 0:
+            yield begun, "".join(parts).strip()
+            parts.clear()
+            begun = line + 1
+        else:
+            parts.append(token)
+        depth += (token in "[{") - (token in "]}")
+        line += token.count("\n")
+    yield begun, "".join(parts).strip()
+
+
+def _path_of(statement: str) -> tuple[str, ...] | None:
+    """The keys that a statement of TOML opens: of a table, or of a value; None of any other."""
     import tomllib  # which takes its time to import
 
     try:
-        values = tomllib.loads(line)
+        values = tomllib.loads(statement)
     except (ValueError, RecursionError):
-        head, separator, _ = line.partition("=")  # a value may go on below
-        if not separator or line.lstrip().startswith("["):
-            return None
-        try:
-            values = tomllib.loads(f"{head}= 0")
-        except (ValueError, RecursionError):
-            return None
-        return tuple(values)[:1]
-    is_table = line.lstrip().startswith("[")
+        return None
     path: list[str] = []
     while isinstance(values, Mapping) and len(values) == 1:
         key, values = next(iter(values.items()))
         path.append(key)
-        if not is_table:
+        if not statement.startswith("["):
             break
     return tuple(path) or None

@@ -11,14 +11,14 @@ from hps.common.model_names import KINDS, OWN
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import MAX_DIM
 from hps.options.declare import named, option, switch
-from hps.options.values import MODEL, SWITCH, number, whole, widths
+from hps.options.values import MODEL, SWITCH, number, whole, whole_of, widths
 
 SCHEDULERS = ("constant", "warmup", "cosine")
 PRECISIONS = ("float32", "bfloat16", "float16")
 _RATE = number(above=0)
 # 0 is what a model without embeddings has; it is not said on the command line.
 _DIM = replace(
-    whole(0, MAX_DIM), wanted=whole(1, MAX_DIM).wanted, convert=lambda text: int(text) or None
+    whole(0, MAX_DIM), wanted=whole(1, MAX_DIM).wanted, convert=lambda text: whole_of(text) or None
 )
 
 

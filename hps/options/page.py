@@ -12,6 +12,7 @@ Made of their declarations in `hps/options/` by `python -m hps.options.page`, no
 Each is a flag of `hps train`, a key of the file that `--config` names (the flag without its
 dashes), and a field of `hps.train.TrainOptions` in Python. The command line wins over the file;
 the second flag of a switch gives the default again, and is no key of the file, where `false` does.
+A whole number may be written 2000000, 2_000_000 or 2e6.
 `hps models STORE --show TAG` prints those that a stored model was trained with. How they go
 together: `docs/training.md`.
 """

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from hps.common.url_text import hidden_url
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
 from hps.reader.urls import is_url
+
+_MOST_EXPONENT = 30  # of ten; no count is that large, and 1e999999999 would fill the memory
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,27 @@ def whole(least: int, most: int | None = None) -> ValueType:
             return False
         return int(value) >= least and (most is None or int(value) <= most)
 
-    return ValueType(f"a whole number {words}", accepts, int)
+    return ValueType(f"a whole number {words}", accepts, whole_of)
+
+
+def whole_of(text: str) -> int:
+    """The whole number that a word is: digits, which may be grouped, or with an exponent.
+
+    Raises:
+        ValueError: it is none, or has an exponent that no limit allows.
+
+    >>> whole_of("2000000"), whole_of("2_000_000"), whole_of("2e6"), whole_of("1.5e6")
+    (2000000, 2000000, 2000000, 1500000)
+    """
+    if "e" not in text.lower():
+        return int(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(text) from None
+    if not exact.is_finite() or exact.adjusted() > _MOST_EXPONENT or exact != int(exact):
+        raise ValueError(text)
+    return int(exact)
 
 
 def _shown(limit: int) -> str:

@@ -40,13 +40,17 @@ def advice_on_sample(reader: "Reader") -> list[str]:
         return []
     contents = _contents(reader, batch)
     low, high = config.hash_range or WHOLE
-    asked = [("--valid-share", min(high - low, 1.0 - (high - low)), contents)]
+    trained, held_out = high - low, 1.0 - (high - low)  # the smaller one is off by more of itself
+    which, share = ("trained on", trained) if trained < held_out else ("held out", held_out)
     negatives = contents[batch.labels.numpy() <= 0]
-    asked.append(("--negative-rate", config.negative_rate, negatives))
+    asked = [
+        (f"--valid-share: the share that is {which}", share, contents),
+        ("--negative-rate: the share that is kept", config.negative_rate, negatives),
+    ]
     return [
         line
-        for flag, share, of_these in asked
-        if 0 < share < 1 and (line := _on_share(flag, share, of_these)) is not None
+        for what, share, of_these in asked
+        if 0 < share < 1 and (line := _on_share(what, share, of_these)) is not None
     ]
 
 
@@ -65,7 +69,7 @@ def _contents(reader: "Reader", batch: "Batch") -> NDArray[np.uint64]:
     return hash_rows(names, keys, offsets, batch.dense.numpy())
 
 
-def _on_share(flag: str, share: float, contents: NDArray[np.uint64]) -> str | None:
+def _on_share(what: str, share: float, contents: NDArray[np.uint64]) -> str | None:
     """What is to be said of a share of these examples, if anything."""
     _, counts = np.unique(contents, return_counts=True)
     num_examples = int(counts.sum())
@@ -78,7 +82,7 @@ def _on_share(flag: str, share: float, contents: NDArray[np.uint64]) -> str | No
         return None
     low, high = max(share - 2 * off_by, 0.0), min(share + 2 * off_by, 1.0)
     return (
-        f"warning: {flag}: the share that is chosen may be {low:.2g} to {high:.2g} in place of "
+        f"warning: {what} may be {low:.2g} to {high:.2g} in place of "
         f"{share:g}: examples of one content are chosen together, and {num_examples:,} of the "
         f"first ones have {len(counts):,} contents; an ignored column is no content: read one that "
         "tells examples apart, or sample the log before"

@@ -69,9 +69,26 @@ def test_every_limit_of_a_flag_is_taken_by_what_it_is_for() -> None:
                 make_parser("train").parse_args([*TRAIN, f"--{flag}={value}"])
 
 
+@pytest.mark.parametrize("word", ["2000000", "2_000_000", "2e6", "2E+06", "0.02e8"])
+def test_a_count_may_be_written_with_an_exponent_or_in_groups(word: str) -> None:
+    for words, flag, field in (
+        (TRAIN, "--batch-size", "batch_size"),
+        (TRAIN, "--epochs", "epochs"),
+        (TRAIN, "--eval-every", "eval_every"),
+        (TRAIN, "--limit", "limit"),
+        (["generate", "no/log"], "--keys", "keys"),
+        (["generate", "no/log"], "--examples", "examples"),
+        (["plan", "--keys=1", "--dim=1"], "--keys", "keys"),
+        (["plan", "--keys=1", "--dim=1"], "--batch-size", "batch_size"),
+        (["features", "log", "--out", "f"], "--examples", "examples"),
+    ):
+        given = vars(make_parser(words[0]).parse_args([*words, flag, word]))[field]
+        assert given == 2_000_000 and type(given) is int, flag
+
+
 WRONG = [
     (TRAIN, "--dim", "0 -1 5000 x 1.5"),
-    (TRAIN, "--batch-size", "0 -3 x 99999999999 1e3"),
+    (TRAIN, "--batch-size", "0 -3 x 99999999999 1.0 1.5e0 1e10 1e999999999 e3 2__0"),
     (TRAIN, "--dram", "0 -1 1XB x 10% 0x10 1e9"),
     (TRAIN, "--gpu", "0 x"),
     (TRAIN, "--device", "cuda:x gpu"),

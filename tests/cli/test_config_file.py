@@ -248,6 +248,7 @@ WRONG = [
     ("batch-size = 1\nbatch_size = 2", "batch_size = 2: batch-size is there, too, and is the same"),
     ("raw-keys = true\nhash_keys = true", "hash_keys and raw-keys exclude each other; keep one"),
     ("dim 3", "it is not TOML: line 1, \"dim 3\": Expected '='"),
+    ("store = 'a\u2028'\n\ndim 3", "it is not TOML: line 3, \"dim 3\": Expected '='"),
     ("dim = ", 'it is not TOML: line 1, "dim =": Invalid value'),
     ("[", "it is not TOML: "),
     ("data = " + "[" * 5000, "it is not TOML: "),
@@ -279,6 +280,11 @@ def test_what_is_wrong_is_named_with_key_value_and_what_is_allowed(
         ("batch-size = 1\nbatch_size = 2", 2),
         ("raw-keys = true\n\nhash-keys = true", 3),
         (f"lr = 1\nseed = 0x{'f' * 5000}", 2),
+        ("store = 'a\u2028b\x85c'\nlabl = 3", 2),
+        ("store = '''\nlabl = 3\n'''\nlabl = 3", 4),
+        ('store = """a\\"""\nlabl = 3\n" """\n# [\nlabl = 3', 5),
+        ('store = """a""""\nlabl = 3', 2),
+        ("data = [ # ]\n  'labl = 3', # [\n]\nlabl = 3", 4),
     ],
 )
 def test_an_error_names_the_line_of_its_key(
@@ -300,6 +306,7 @@ def test_other_spellings_of_toml_are_read() -> None:
     found = parsed(text, "log")
     assert (found.seed, found.lr, found.limit, found.hidden) == (16, 0.001, 7, ())
     assert parsed("hidden = ''", "log").hidden == () and parsed("hidden = 8", "l").hidden == (8,)
+    assert parsed("limit = 2e6", "log").limit == 2_000_000
     assert parsed("depth = 'auto'", "log").depth == "auto" and parsed("dim=5", "l").dim == 5
 
 

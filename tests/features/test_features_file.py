@@ -137,6 +137,18 @@ REFUSED = [
     (f"{COLUMN}kind = 'dense'\nbuckets = 3\nlog = true", 4, "give keep = true"),
     (f"{COLUMN}kind = 'dense'\nhash_buckets = 3", 3, "belongs to kind categorical and sequence"),
     (f"{COLUMN}kind = 'label'\nlog = true", 3, "it takes no other key; it belongs to kind dense"),
+    (
+        f"{COLUMN}kind = 'group'\ntable = 'a'",
+        3,
+        'no other key; the groups are a feature, too: write kind = "categorical".*--group C1',
+    ),
+    (f"{COLUMN}kind = 'group'\nhash_buckets = 9", 3, 'write kind = "categorical" here'),
+    (f"{COLUMN}kind = 'group'\nlog = true", 3, "it takes no other key; it belongs to kind dense"),
+    (
+        "[columns.C1]\nkind = 'categorical'\nvocabulary = '\u2028'\ntable = 1",
+        4,
+        "1 must be the name of a table",
+    ),
     (f"{COLUMN}kind = 'categorical'\nhash_buckets = 0", 3, r"0 must be .* from 1 to 2\^62"),
     (f"{COLUMN}kind = 'categorical'\nhash_buckets = 1.0", 3, r"1.0 must be a whole number"),
     (f"{COLUMN}kind = 'categorical'\nmissing = 0", 3, r'0 must be "drop" \(no key\) or "key"'),

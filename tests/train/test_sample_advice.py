@@ -41,7 +41,7 @@ def warnings_of(log: Path, store: Path, **changes: Any) -> list[str]:
         data=[log], store=store, dim=2, hidden=(4,), dram="8MiB", depth=0, limit=32, **changes
     )
     train(options, Progress(0, said))
-    return re.findall(r"warning: (--[a-z-]+): the share that is chosen .*", said.getvalue())
+    return re.findall(r"warning: (--[a-z-]+): the share that is [a-z ]+ may be .*", said.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,23 @@ def test_contents_that_come_again_are_warned_of(
     log = tmp_path / "log.parquet"
     pq.write_table(pa.table(columns(values)), log)
     assert warnings_of(log, tmp_path / "store", **{"ignore": ["id"], **changes}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("share", "named"), [(0.3, r"held out may be .* of 0\.3:"), (0.7, "trained on may .* of 0.3:")]
+)
+def test_the_smaller_share_is_named_for_what_it_is(
+    tmp_path: Path, share: float, named: str
+) -> None:
+    log = tmp_path / "log.parquet"
+    pq.write_table(pa.table(columns(20)), log)
+    said = StringIO()
+    options = TrainOptions(
+        data=[log], store=tmp_path / "store", dim=2, hidden=(4,), dram="8MiB", depth=0, limit=32,
+        ignore=["id"], valid_share=share,
+    )  # fmt: skip
+    train(options, Progress(0, said))
+    assert re.search(f"--valid-share: the share that is {named}", said.getvalue()), said.getvalue()
 
 
 def test_a_store_that_goes_on_is_not_told_again_and_csv_is_as_parquet(tmp_path: Path) -> None:
