@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -146,6 +146,95 @@ def _head(body: bytes) -> bytes:
     return f"{_MAGIC}{_FORMAT_VERSION} {_C.crc32c(body):08x} {len(body)}".encode()
 
 
+class NamesLock:
+    """PROMOTED.lock of a folder, once it is taken; who has it is written into it.
+
+    Args:
+        folder: of the store, perhaps by its descriptor.
+        shown: its path, for messages.
+
+    Raises:
+        StoreError: the system refused.
+    """
+
+    def __init__(self, folder: Path, shown: Path) -> None:
+        self._folder = folder
+        self._path = shown / LOCK
+        self._is_taken = False
+        self._deadline = time.monotonic() + _WAIT_SECONDS
+        self._descriptor = -1
+        # Where the folder is gone whoever goes on says so in better words.
+        with suppress(FileNotFoundError), self._told("open"):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(folder / LOCK, flags, 0o666)
+
+    def take(self, seconds: float) -> Promotions | None:
+        """Waits so long at most for the lock.
+
+        Returns:
+            The names, which stay as they are until `close`; None while another process has it.
+
+        Raises:
+            StoreError: the system refused, or that process has had it for ten minutes; names it.
+        """
+        until = min(time.monotonic() + seconds, self._deadline)
+        while not self._try_lock():
+            if time.monotonic() >= self._deadline:
+                raise StoreError(
+                    errno.EAGAIN,
+                    f"{self._path}: another process has held this lock for {_WAIT_SECONDS:.0f} "
+                    f"seconds ({self._holder()}); end the one that promotes a checkpoint or takes "
+                    "one there, and repeat",
+                )
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_POLL_SECONDS)
+        return Promotions.load(self._folder)
+
+    def close(self) -> None:
+        """Lets go; nothing to do the second time."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        try:
+            if self._is_taken:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def _try_lock(self) -> bool:
+        if self._descriptor < 0 or self._is_taken:
+            return True
+        with self._told("lock"):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        self._is_taken = True
+        with suppress(OSError):  # of a full disk: the lock holds without a name in it
+            os.pwrite(self._descriptor, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
+        return True
+
+    def _holder(self) -> str:
+        text = ""
+        with suppress(OSError):
+            text = os.pread(self._descriptor, 256, 0).decode("utf-8", "replace")
+        pid, _, host = text.strip().partition(" ")
+        return f"process {pid} on {host}" if pid.isdecimal() else "it does not say which"
+
+    @contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(
+                error.errno, f"cannot {verb} {self._path}: {error.strerror}"
+            ) from error
+
+
 @contextmanager
 def held(folder: Path, shown: Path | None = None) -> Iterator[Promotions]:
     """Keeps names, and the checkpoints that they can be given to, as they are; yields the names.
@@ -157,37 +246,11 @@ def held(folder: Path, shown: Path | None = None) -> Iterator[Promotions]:
     Raises:
         StoreError: the system refused, or another process has held it for ten minutes.
     """
-    path = (shown or folder) / LOCK
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except FileNotFoundError:  # the folder is gone: whoever goes on says so in better words
-        yield Promotions()
-        return
-    except OSError as error:
-        raise StoreError(error.errno, f"cannot open {path}: {error.strerror}") from error
-    try:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not _try_lock(descriptor, path):
-            if time.monotonic() > deadline:
-                raise StoreError(
-                    errno.EAGAIN,
-                    f"{path}: another process has held this lock for {_WAIT_SECONDS:.0f} seconds; "
-                    "end the one that promotes a checkpoint or takes one there, and repeat",
-                )
-            time.sleep(_POLL_SECONDS)
-        yield Promotions.load(folder)
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise StoreError(error.errno, f"cannot lock {path}: {error.strerror}") from error
-    return True
+    with closing(NamesLock(folder, shown or folder)) as lock:
+        names = lock.take(_WAIT_SECONDS)
+        while names is None:
+            names = lock.take(_WAIT_SECONDS)
+        yield names
 
 
 def named(listed: Sequence[Json], promotions: Promotions) -> list[Json]:

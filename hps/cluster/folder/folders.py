@@ -8,7 +8,7 @@ mean, and what a crash leaves, is described in docs/cluster_format.md.
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,9 @@ from hps.ssd_store.cluster.catalog import (
     part_folder,
 )
 from hps.ssd_store.cluster.part_name import PART, ExpectedPart, PartName, parts_of
-from hps.ssd_store.promoted import Promotions, held
+from hps.ssd_store.promoted import NamesLock, Promotions
+
+_HOLD_SECONDS = 1.0  # that rank 0 waits for the names before it tells the others that it does
 
 
 class ClusterParts:
@@ -114,16 +116,24 @@ class ClusterParts:
             What to raise where that failed on some rank; all ranks know.
         """
 
-        def hold() -> Json:
+        def hold() -> Json | None:
             if self.world.rank != 0:
                 return self.names_here()
             # By who writes CLUSTER: where this rank is killed, that goes with the lock.
-            return until.enter_context(held(self.lock.inside, self.path)).to_json()
+            if not locks:
+                locks.append(until.enter_context(closing(NamesLock(self.lock.inside, self.path))))
+            names = locks[0].take(_HOLD_SECONDS)
+            return None if names is None else names.to_json()
 
-        outcome = attempt(self.world, "holding the promoted names", hold)
-        if outcome.failure is None:
-            self.take_names(outcome.value())
-        return outcome.failure
+        locks: list[NamesLock] = []
+        while True:  # so that no rank waits long for another one's failure, or for rank 0's answer
+            outcome = attempt(self.world, "holding the promoted names", hold)
+            told = outcome.values
+            if outcome.failure is not None:
+                return outcome.failure
+            if told[0] is not None:
+                self.take_names([one or {} for one in told])
+                return None
 
     def commit(
         self, change: Callable[[Promotions], Catalog], undo: Callable[[], None] = lambda: None

@@ -155,24 +155,26 @@ def delete_checkpoint(path: Path, checkpoint: str | int) -> list[str]:
         exchanged, or PROMOTED is damaged.
     """
     path = path.absolute()
-    with _locked(path) as (lock, catalog), held(lock.inside, path) as promotions:
-        _refuse_unnamed(path, catalog)
-        _refuse_exchanged(path, catalog)
-        first = part_folder(path, catalog.generation, 0)
-        if engine_of(first) is None:
-            raise StoreError(
-                errno.ENOENT,
-                f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, or "
-                "in a training",
-            )
-        deleted = catalog.find(path, checkpoint, promotions)
-        after = catalog.without(deleted, promotions)
-        lock.check_held()
-        try:
-            after.save(lock.inside)
-        except OSError as error:
-            raise StoreError(error.errno, f"{path}: {error.strerror}") from error
-        lock.check_held()
+    with _locked(path) as (lock, catalog):
+        with held(lock.inside, path) as promotions:
+            _refuse_unnamed(path, catalog)
+            _refuse_exchanged(path, catalog)
+            first = part_folder(path, catalog.generation, 0)
+            if engine_of(first) is None:
+                raise StoreError(
+                    errno.ENOENT,
+                    f"{first}: the store of rank 0 is not here; delete the checkpoint on its host, "
+                    "or in a training",
+                )
+            deleted = catalog.find(path, checkpoint, promotions)
+            after = catalog.without(deleted, promotions)
+            lock.check_held()
+            try:
+                after.save(lock.inside)
+            except OSError as error:
+                raise StoreError(error.errno, f"{path}: {error.strerror}") from error
+            lock.check_held()
+        # Files may take long to go, and no name can be given to them any more.
         readers: list[str] = []
         if deleted.id != after.current_id and deleted.generation in after.generations:
             for rank in range(len(deleted.parts)):

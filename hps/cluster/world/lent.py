@@ -51,13 +51,17 @@ class LentTensors:
             self._tensors = [one for one in self._tensors if one() is not None]
             self._tensors += map(weakref.ref, tensors)
 
+    def take_back(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The collective has not begun: none of its threads holds them, nor is waited for."""
+        own = {id(tensor) for tensor in tensors}
+        with self._lock:
+            self._tensors = [one for one in self._tensors if id(one()) not in own]
+
     def give_up(self, tensors: Sequence[torch.Tensor], work: dist.Work) -> None:
         """The collective has failed, or nobody waits for it any more: nobody knows when its thread
         is done. So the `Work` stays for ever, and the thread is never the last to hold it."""
         keep_for_ever(work)
-        given_up = {id(tensor) for tensor in tensors}
-        with self._lock:
-            self._tensors = [one for one in self._tensors if id(one()) not in given_up]
+        self.take_back(tensors)
 
     @property
     def num_held(self) -> int:

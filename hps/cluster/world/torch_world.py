@@ -240,7 +240,11 @@ class TorchChannel(ExchangingChannel):
         # Tensors of the same memory, which nobody but the collective has: one sees when it lets go.
         lent = received.detach(), rows.detach()
         self._lent.lend(lent)
-        work = self._begin(*lent, incoming, counts)
+        try:
+            work = self._begin(*lent, incoming, counts)
+        except BaseException:
+            self._lent.take_back(lent)  # what was raised holds them, and may live long
+            raise
         try:
             self._wait(work)
         except BaseException:

@@ -5,8 +5,11 @@ Above it: pytest. Below it: folder_lab.py, hps/ssd_store/promote.py, hps/ssd_sto
 """
 
 import json
+import os
 import shutil
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ import pytest
 
 import hps
 from hps.cli.main import main
+from hps.cluster.folder import housekeeping
 from hps.cluster.folder.checkpoints import RankParts
+from hps.cluster.folder.folders import ClusterParts
 from hps.cluster.folder.glance import check_stays
 from hps.cluster.folder.offline import reshard
 from hps.errors import ConfigError, CorruptionError, StoreError
@@ -293,16 +298,16 @@ def test_a_tag_that_becomes_a_name_while_its_parts_are_saved_makes_no_checkpoint
 def test_a_checkpoint_waits_for_a_name_that_is_being_moved(days: Path) -> None:
     """Else it could take the place of the very checkpoint that is promoted."""
     waits = threading.Event()
-    try_lock = promoted._try_lock
+    try_lock = promoted.NamesLock._try_lock
 
-    def told(descriptor: int, path: Path) -> bool:
-        is_held = try_lock(descriptor, path)
-        if path.parent == days and not is_held:
+    def told(lock: promoted.NamesLock) -> bool:
+        is_held = try_lock(lock)
+        if lock._path.parent == days and not is_held:
             waits.set()
         return is_held
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(promoted, "_try_lock", told)
+        patch.setattr(promoted.NamesLock, "_try_lock", told)
         with held(days) as promotions:
             new = train(range(4, 5), tag="day-3")
             writer = threading.Thread(target=on_ranks, args=(days, 2, new))
@@ -319,6 +324,51 @@ def test_a_checkpoint_waits_for_a_name_that_is_being_moved(days: Path) -> None:
         assert listed(server.checkpoints()) == names
 
 
+def test_a_rank_that_fails_is_heard_while_rank_0_waits_for_the_names(
+    days: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after ten minutes, when rank 0 gives up."""
+    names_here = ClusterParts.names_here
+    begun: list[float] = []
+
+    def names(parts: ClusterParts) -> Any:
+        if parts.world.rank == 1 and sys._getframe(1).f_code.co_name == "hold" and begun:
+            raise CorruptionError("the names of rank 1 are damaged")
+        return names_here(parts)
+
+    monkeypatch.setattr(ClusterParts, "names_here", names)
+
+    def act(rank: Rank) -> float:
+        rank.step(4)
+        rank.world.control.barrier()
+        begun.append(time.monotonic())
+        with pytest.raises(CorruptionError, match="the names of rank 1 are damaged"):
+            rank.checkpoint("day-4")
+        assert rank.num_parts == 3 and not rank.parts.failure
+        return time.monotonic() - begun[0]
+
+    monkeypatch.setattr(promoted, "_WAIT_SECONDS", 30.0)
+    with held(days):
+        assert max(on_ranks(days, 2, act)) < 15
+
+
+def test_files_of_a_deleted_checkpoint_go_while_names_may_move(
+    days: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_part = housekeeping._delete_part
+
+    def during(folder: Path, part_tag: str) -> list[str]:
+        promote(days, "day-3")
+        return delete_part(folder, part_tag)
+
+    monkeypatch.setattr(promoted, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(housekeeping, "_delete_part", during)
+    housekeeping.delete_checkpoint(days, "day-1")
+    assert Promotions.load(days).names["live"][-1].checkpoint == "day-3"
+    with hps.open(days) as server:
+        assert [one["tag"] for one in server.checkpoints()] == ["day-2", "day-3"]
+
+
 def test_a_name_that_is_held_for_too_long_costs_no_checkpoint(
     days: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +380,7 @@ def test_a_name_that_is_held_for_too_long_costs_no_checkpoint(
         holder = held(days)
         if rank.world.rank == 0:
             holder.__enter__()
-        with pytest.raises(StoreError, match=r"PROMOTED\.lock: another process has held this lock"):
+        with pytest.raises(StoreError, match=rf"PROMOTED\.lock: .* \(process {os.getpid()} on "):
             rank.checkpoint("day-4")
         assert rank.num_parts == 3 and not rank.parts.failure
         rank.world.control.barrier()

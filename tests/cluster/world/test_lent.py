@@ -7,11 +7,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hps.cluster.world.lent import LentTensors
+from hps.cluster.world.torch_world import TorchChannel
 from tests.cluster.ending_ranks import ENDS, missing_tools, run_ends
 
 
@@ -65,6 +67,22 @@ def test_what_was_given_up_is_not_waited_for() -> None:
     started = time.monotonic()
     lent.end()
     assert time.monotonic() - started < 5 and len(tensors) == 2
+
+
+def test_a_collective_that_does_not_begin_gives_its_tensors_back() -> None:
+    lent = LentTensors()
+    channel = object.__new__(TorchChannel)
+    channel._lent = lent
+
+    def refuse(*_: object) -> Any:
+        raise RuntimeError("the group is gone")
+
+    channel._begin = refuse  # type: ignore[method-assign]
+    received, rows = torch.zeros(2), torch.ones(2)
+    with pytest.raises(RuntimeError, match="is gone") as kept:  # its frames hold the tensors
+        channel._exchange_on_host(received, rows, [1, 1], [1, 1])
+    assert kept.tb is not None and lent.num_held == 0
+    lent.end()
 
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
