@@ -45,6 +45,7 @@ class Features:
         tables: described ones; columns and crosses may name others, too.
         fields: libsvm: name of a column -> its indices, as `hps.reader.ReaderConfig` has them.
         source: of the description, for messages: the name of its file.
+        text: of that file, for the lines in messages; empty where there is none.
 
     Raises:
         ConfigError: a name twice, two labels, a cross of what is no category, a table of one
@@ -70,6 +71,7 @@ class Features:
     fields: Mapping[str, object] = field(default_factory=dict)
     source: str = field(default="features", compare=False, repr=False)
     tables: Sequence[Table] = ()
+    text: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -79,6 +81,16 @@ class Features:
         if fault is not None:
             raise ConfigError(f"{self.source}: {fault}")
         object.__setattr__(self, "fields", IndexFields.of(self.fields).to_dict())
+
+    def at(self, *place: str) -> str:
+        """The file and the line of a key, from the outermost one on, for messages.
+
+        >>> described = Features.from_toml("[columns.C1]\\nkind = 'label'", "my.toml")
+        >>> described.at("columns", "C1", "kind")
+        'my.toml, line 2'
+        """
+        line = line_of(self.text, place)
+        return self.source if line is None else f"{self.source}, line {line}"
 
     def column(self, name: str) -> Column | None:
         """What is said of a column; None if nothing is."""
@@ -165,15 +177,18 @@ class Features:
         return values
 
     @classmethod
-    def from_dict(cls, values: JsonView, source: str = "features") -> Self:
+    def from_dict(cls, values: JsonView, source: str = "features", text: str = "") -> Self:
         """Of plain values, as `to_dict` has them.
 
         Raises:
-            ConfigError: names the source, the key, and what is allowed there.
+            ConfigError: names the source, the line where there is a text, the key, and what is
+                allowed there.
         """
         fault = _fault(values)
         if fault is not None:
-            raise ConfigError(f"{source}: {fault}")
+            line = line_of(text, fault.place)
+            where = source if line is None else f"{source}, line {line}"
+            raise ConfigError(f"{where}: {fault}")
         columns = values.get("columns", {}).items()
         crosses = values.get("crosses", {}).items()
         return cls(
@@ -182,6 +197,7 @@ class Features:
             tables=[Table(name=name, **said) for name, said in values.get("tables", {}).items()],
             fields=values.get("fields", {}),
             source=source,
+            text=text,
         )
 
     def to_toml(self) -> str:
@@ -205,12 +221,7 @@ class Features:
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{source}: it is not TOML: {error}") from error
-        fault = _fault(values)
-        if fault is not None:
-            line = line_of(text, fault.place)
-            where = source if line is None else f"{source}, line {line}"
-            raise ConfigError(f"{where}: {fault}")
-        return cls.from_dict(values, source)
+        return cls.from_dict(values, source, text)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -61,7 +61,8 @@ def reading_for(
     for column in features.columns:
         if column.kind == DENSE and column.missing is not None and config.format != "criteo":
             raise ConfigError(
-                f"{features.source}: columns.{column.name}.missing: in {config.format} no number "
+                f"{features.at('columns', column.name, 'missing')}: "
+                f"columns.{column.name}.missing: in {config.format} no number "
                 "is missing; leave it out"
             )
     return config, tables
@@ -71,7 +72,8 @@ def _with_fields(features: Features, config: ReaderConfig) -> ReaderConfig:
     """The config with the fields of libsvm, and those of them, or of libffm, that are dense."""
     if features.fields and config.format != "libsvm":
         raise ConfigError(
-            f"{features.source}: fields: they are of the indices of libsvm, and the log is read as "
+            f"{features.at('fields')}: "
+            f"fields: they are of the indices of libsvm, and the log is read as "
             f"{config.format}; leave them out"
         )
     if config.format not in WEIGHTED:
@@ -79,7 +81,8 @@ def _with_fields(features: Features, config: ReaderConfig) -> ReaderConfig:
     if features.fields:
         if config.fields not in (None, features.fields):
             raise ConfigError(
-                f"{features.source}: fields: {dict(features.fields)}, but the config has "
+                f"{features.at('fields')}: "
+                f"fields: {dict(features.fields)}, but the config has "
                 f"{config.fields!r} (ReaderConfig.fields); leave one of the two out"
             )
         config = replace(config, fields=features.fields)
@@ -87,7 +90,8 @@ def _with_fields(features: Features, config: ReaderConfig) -> ReaderConfig:
     for name in given:
         if not _is(features, name, DENSE):
             raise ConfigError(
-                f"{features.source}: columns.{name}: it is said to be dense (--dense-columns); "
+                f"{features.at('columns', name)}: "
+                f"columns.{name}: it is said to be dense (--dense-columns); "
                 "leave that out, or give it kind 'dense'"
             )
     dense = {*given, *features.of_kind(DENSE)}
@@ -123,14 +127,16 @@ def _with_roles(features: Features, config: ReaderConfig) -> ReaderConfig:
         if config.format not in WITH_COLUMNS:
             if name != LABEL_OF_TEXT:
                 raise ConfigError(
-                    f"{features.source}: columns.{name}: kind = 'label', but a log of "
+                    f"{features.at('columns', name, 'kind')}: "
+                    f"columns.{name}: kind = 'label', but a log of "
                     f"{config.format} has its label at the beginning of the line, where the "
                     f"column is called {LABEL_OF_TEXT!r}"
                 )
             continue
         if config.label not in (ReaderConfig.label, name):
             raise ConfigError(
-                f"{features.source}: columns.{name}: kind = 'label', but the label is said to be "
+                f"{features.at('columns', name, 'kind')}: "
+                f"columns.{name}: kind = 'label', but the label is said to be "
                 f"{config.label!r} (--label); leave that out, or correct the file"
             )
         config = replace(config, label=name)
@@ -144,14 +150,16 @@ def _with_role(features: Features, config: ReaderConfig, kind: str, name: str) -
     """The config with a column of weights or groups: the field of the kind's own name."""
     if config.format not in WITH_COLUMNS:
         raise ConfigError(
-            f"{features.source}: columns.{name}: kind = {kind!r}: only parquet and csv have a "
+            f"{features.at('columns', name, 'kind')}: "
+            f"columns.{name}: kind = {kind!r}: only parquet and csv have a "
             f"column of {kind}s, and the log is read as {config.format}; leave it out, or give it "
             "kind 'ignored'"
         )
     given = getattr(config, kind)
     if given not in (None, name):
         raise ConfigError(
-            f"{features.source}: columns.{name}: kind = {kind!r}, but the {kind} is said to be "
+            f"{features.at('columns', name, 'kind')}: "
+            f"columns.{name}: kind = {kind!r}, but the {kind} is said to be "
             f"{given!r} (--{kind}); leave that out, or correct the file"
         )
     changes: dict[str, Any] = {kind: name}
@@ -165,7 +173,8 @@ def _check_logs(features: Features, config: ReaderConfig) -> None:
     for column in features.columns:
         if column.log is False:
             raise ConfigError(
-                f"{features.source}: columns.{column.name}.log: false, but the log is read with "
+                f"{features.at('columns', column.name, 'log')}: "
+                f"columns.{column.name}.log: false, but the log is read with "
                 "logarithms of all dense values (--dense-log); leave that out, and write "
                 "log = true for the columns that should have one"
             )
@@ -223,7 +232,7 @@ def _check_kind(
     """The log has the column, and its values can be of the kind."""
     from hps.reader.columns import is_feature, is_number
 
-    where = f"{features.source}: columns.{column.name}"
+    where = f"{features.at('columns', column.name, 'kind')}: columns.{column.name}"
     if column.name not in types:
         raise ConfigError(f"{where}: the log has no such column; it has {list(types)}")
     kind = types[column.name]
@@ -256,12 +265,14 @@ def _check_alike(
     """A target has one value an example; values that share a vocabulary are hashed by one rule."""
     from hps.reader.columns import is_feature, is_group, is_text_feature, value_type
 
-    where = f"{features.source}: columns.{column.name}"
+    name = f"columns.{column.name}"
+    where = f"{features.at('columns', column.name)}: {name}"
     target = types.get(column.target or "")
     if target is not None and is_feature(target) and not is_group(target):
+        at = features.at("columns", column.name, "target")
         raise ConfigError(
-            f"{where}.target: column {column.target!r} holds lists ({target}): it is a sequence "
-            "itself; name the column of the candidate, which has one value an example"
+            f"{at}: {name}.target: column {column.target!r} holds lists ({target}): it is a "
+            "sequence itself; name the column of the candidate, which has one value an example"
         )
     own, other = types[column.name], types.get(features.vocabulary(column.name))
     if other is None or config.key_rule != RAW or column.kind not in (CATEGORICAL, SEQUENCE):

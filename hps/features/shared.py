@@ -20,7 +20,8 @@ def check_shared(features: Features, raw: RawColumns) -> None:
         if target not in raw.features:
             what = "a dense column" if target in raw.dense else "no column of the log"
             raise ConfigError(
-                f"{features.source}: columns.{name}.target: {target!r} is {what}; name the column "
+                f"{features.at('columns', name, 'target')}: "
+                f"columns.{name}.target: {target!r} is {what}; name the column "
                 f"of the candidate, one of the features {list(raw.features)}"
             )
     for name, vocabulary in features.vocabularies.items():
@@ -28,11 +29,15 @@ def check_shared(features: Features, raw: RawColumns) -> None:
         assert column is not None
         if vocabulary in raw.dense:
             raise ConfigError(
-                f"{features.source}: columns.{name}.vocabulary: {vocabulary!r} is a dense column, "
+                f"{features.at('columns', name, 'vocabulary')}: "
+                f"columns.{name}.vocabulary: {vocabulary!r} is a dense column, "
                 "whose values are no keys; give the name of a category or of a sequence, or one "
                 "that no column has"
             )
         is_bare = features.column(vocabulary) is None and vocabulary in raw.features
         if is_bare and column.hash_buckets is not None:
             told = uneven(column.hash_buckets, None, vocabulary, name)
-            raise ConfigError(f"{features.source}: columns.{name}.hash_buckets: {told}")
+            raise ConfigError(
+                f"{features.at('columns', name, 'hash_buckets')}: "
+                f"columns.{name}.hash_buckets: {told}"
+            )

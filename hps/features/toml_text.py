@@ -80,9 +80,8 @@ def table_lines(group: str, name: str, said: JsonView) -> list[str]:
 
 
 def line_of(text: str, place: Sequence[str]) -> int | None:
-    """The line, from 1, of a key, or else of the table that it should be in.
-
-    None where the text has it in another layout: a table within a line, a key with dots.
+    """The line, from 1, of a key, or else of the table that it should be in; None if neither is
+    there.
 
     Args:
         text: valid TOML.
@@ -92,18 +91,20 @@ def line_of(text: str, place: Sequence[str]) -> int | None:
     3
     """
     found: int | None = None
+    nearest = 0  # keys that `found` shares with the place
     table: tuple[str, ...] = ()
     for number, statement in _statements(text):
         path = _path_of(statement)
         if path is None:
             continue
-        if statement.startswith("["):
-            table = path
-            shared = min(len(path), len(place))
-            if path[:shared] == tuple(place[:shared]) and (shared > 1 or len(place) == 1):
-                found = found or number
-        if (*table, *path) == tuple(place) and path is not table:
+        is_table = statement.startswith("[")
+        table, path = (path, path) if is_table else (table, (*table, *path))
+        if path == tuple(place) and not is_table:
             return number
+        shared = min(len(path), len(place))
+        is_near = path[:shared] == tuple(place[:shared]) and (shared > 1 or len(place) == 1)
+        if is_near and shared > nearest:
+            found, nearest = number, shared
     return found
 
 
@@ -138,6 +139,4 @@ def _path_of(statement: str) -> tuple[str, ...] | None:
     while isinstance(values, Mapping) and len(values) == 1:
         key, values = next(iter(values.items()))
         path.append(key)
-        if not statement.startswith("["):
-            break
     return tuple(path) or None

@@ -260,14 +260,16 @@ def _check_tables(features: Features, default: str, keys: KeyTransform) -> None:
     for table in features.tables:
         if table.name not in keys.tables:
             raise ConfigError(
-                f"{features.source}: tables.{table.name}: no feature lies in it; give a column "
+                f"{features.at('tables', table.name)}: "
+                f"tables.{table.name}: no feature lies in it; give a column "
                 f'table = "{table.name}", or leave the table out (there are {list(keys.tables)})'
             )
     for group, described in (("columns", features.columns), ("crosses", features.crosses)):
         for one in described:
             if one.dim is not None and one.name == default:
                 raise ConfigError(
-                    f"{features.source}: {group}.{one.name}.dim: it gives the feature a table of "
+                    f"{features.at(group, one.name, 'dim')}: "
+                    f"{group}.{one.name}.dim: it gives the feature a table of "
                     "its own, of its name, which is that of all features that have no other; give "
                     f'it another one, table = "NAME", and [tables.NAME] dim = {one.dim}'
                 )
@@ -286,15 +288,17 @@ def _check_names(features: Features, raw: RawColumns) -> None:
             is_number = column.name in raw.dense
             was = "dense, whose buckets can be a feature" if is_number else "a feature"
             raise ConfigError(
-                f"{features.source}: columns.{column.name}: kind = {column.kind!r}, but in a log "
+                f"{features.at('columns', column.name, 'kind')}: "
+                f"columns.{column.name}: kind = {column.kind!r}, but in a log "
                 f"of {raw.format} it is {was}"
             )
-        raise _unknown(features, column.name, raw)
+        raise _unknown(features, ("columns", column.name), column.name, raw)
     everything = (*raw.dense, *raw.features)
     for cross in features.crosses:
         if cross.name in everything:
             raise ConfigError(
-                f"{features.source}: crosses.{cross.name}: a column of the log has this name; "
+                f"{features.at('crosses', cross.name)}: "
+                f"crosses.{cross.name}: a column of the log has this name; "
                 "give the cross another one"
             )
         for name in cross.columns:
@@ -303,18 +307,19 @@ def _check_names(features: Features, raw: RawColumns) -> None:
             if name not in raw.features and not is_bucketed:
                 if name in raw.dense:
                     raise ConfigError(
-                        f"{features.source}: crosses.{cross.name}: column {name!r} is dense; give "
+                        f"{features.at('crosses', cross.name, 'columns')}: "
+                        f"crosses.{cross.name}: column {name!r} is dense; give "
                         "it buckets, whose numbers can be crossed"
                     )
-                raise _unknown(features, name, raw)
+                raise _unknown(features, ("crosses", cross.name, "columns"), name, raw)
     check_shared(features, raw)
     for column in features.columns:
         is_measured = column.normalise in (None, False) or isinstance(column.normalise, Scale)
         assert is_measured and not isinstance(column.buckets, int)
 
 
-def _unknown(features: Features, name: str, raw: RawColumns) -> ConfigError:
+def _unknown(features: Features, place: tuple[str, ...], name: str, raw: RawColumns) -> ConfigError:
     return ConfigError(
-        f"{features.source}: the log has no column {name!r}; dense columns are {list(raw.dense)}, "
-        f"features {list(raw.features)}"
+        f"{features.at(*place)}: {'.'.join(place)}: the log has no column {name!r}; dense columns "
+        f"are {list(raw.dense)}, features {list(raw.features)}"
     )

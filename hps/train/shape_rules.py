@@ -81,12 +81,15 @@ def check_table_dims(kind: str | None, features: Features) -> None:
         return
     model = class_of(kind)
     most = MAX_DIM - model.has_first_order
-    described: list[Table | Column | Cross]
-    described = [*features.tables, *features.columns, *features.crosses]
-    for one in described:
+    groups: dict[str, Sequence[Table | Column | Cross]] = {
+        "tables": features.tables,
+        "columns": features.columns,
+        "crosses": features.crosses,
+    }
+    for group, one in ((group, one) for group, ones in groups.items() for one in ones):
         if one.dim is None:
             continue
-        where = f"{features.source}: dim = {one.dim} of {one.name!r}"
+        where = f"{features.at(group, one.name, 'dim')}: dim = {one.dim} of {one.name!r}"
         if not model.has_vectors:
             raise ConfigError(
                 f"{where}: model {kind} has no embedding, its rows are one weight; leave it out"

@@ -88,6 +88,14 @@ def check_store(
     return seen
 
 
+def _at_dim(features: Features, table: str) -> str:
+    """File and line of the dim of a table, or of the column whose own table it is."""
+    for group, ones in (("columns", features.columns), ("crosses", features.crosses)):
+        if any(one.name == table and one.dim is not None for one in ones):
+            return features.at(group, table, "dim")
+    return features.at("tables", table, "dim")
+
+
 def _other_columns(options: "TrainOptions", table: TableConfig, held: int) -> ConfigError:
     """What to raise where the rows have other columns than the model, in the words of the flags or
     of the features file, whichever says the dim."""
@@ -95,9 +103,9 @@ def _other_columns(options: "TrainOptions", table: TableConfig, held: int) -> Co
     if isinstance(options.features, Features) and options.features.dim_of(table.name) is not None:
         first = class_of(shape.model).has_first_order
         return ConfigError(
-            f"{options.features.source}: dim = {wanted - first} of table {table.name!r}: its rows "
-            f"in store {str(options.store)!r} have dim {held - first}; give that, or another "
-            "--store"
+            f"{_at_dim(options.features, table.name)}: dim = {wanted - first} of table "
+            f"{table.name!r}: its rows in store {str(options.store)!r} have dim {held - first}; "
+            "give that, or another --store"
         )
     others = wanted - shape.dim  # a first-order weight, in models that have one
     fitting = held - others

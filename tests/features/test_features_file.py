@@ -143,6 +143,12 @@ REFUSED = [
         'no other key; the groups are a feature, too: write kind = "categorical".*--group C1',
     ),
     (f"{COLUMN}kind = 'group'\nhash_buckets = 9", 3, 'write kind = "categorical" here'),
+    ("columns.C1.kind = 'text'", 1, "kind = 'text'; it must be"),
+    (
+        "[columns]\na = {kind = 'label'}\nC1 = {kind = 'dense', log = 1}",
+        3,
+        "columns.C1.log: 1 must",
+    ),
     (f"{COLUMN}kind = 'group'\nlog = true", 3, "it takes no other key; it belongs to kind dense"),
     (
         "[columns.C1]\nkind = 'categorical'\nvocabulary = '\u2028'\ntable = 1",

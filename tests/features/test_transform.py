@@ -448,6 +448,54 @@ def test_what_does_not_fit_columns_with_names_is_refused(
         read(log, text, format="parquet", **config)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("columns.no = {kind = 'ignored'}", 1, "columns.no: the log has no such column"),
+        ("[columns]\nage = {kind = 'dense'}\napp = {kind = 'dense'}", 3, "columns.app: kind = 'de"),
+        ("[columns.app]\n\nkind = 'dense'", 3, "columns.app: kind = 'dense', but its values"),
+        ("\ncolumns.price.kind = 'categorical'", 2, "columns.price: kind = 'categorical'"),
+        ("[columns.age]\nkind='dense'\n[columns.app]\nkind='label'", 4, "columns.app: kind = 'la"),
+        ("[crosses.age]\ncolumns = ['app', 'age']", 1, "crosses.age: a column of the log has"),
+        ("[crosses.x]\ncolumns = [\n'app', 'no']", 2, "crosses.x.columns: the log has no column"),
+        ("[crosses.x]\ncolumns = ['app', 'price']", 2, "crosses.x: column 'price' is dense"),
+        ("[tables.a]\ndim = 3", 1, "tables.a: no feature lies in it"),
+        (
+            "[columns.app]\nkind = 'sequence'\ntarget = 'price'",
+            3,
+            "columns.app.target: 'price' is a dense column",
+        ),
+        (
+            "[columns.app]\nkind = 'categorical'\nvocabulary = 'price'",
+            3,
+            "columns.app.vocabulary: 'price' is a dense column",
+        ),
+        (
+            "[columns.app]\nkind = 'categorical'\nvocabulary = 'age'\nhash_buckets = 9",
+            4,
+            "columns.app.hash_buckets: ",
+        ),
+        ("[columns.f]\nkind = 'categorical'", 2, "columns.f: the log has no such column"),
+    ],
+)
+def test_a_fault_that_the_log_shows_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
+    log = tmp_path / "log.parquet"
+    table = {"label": [0, 1], "app": ["a", "b"], "age": [1, 2], "price": [0.5, 1.5]}
+    pq.write_table(pa.table(table), log)
+    features = hps.Features.from_toml(text, "my.toml")
+    label = {"label": "age"} if "label" in text else {}
+    with pytest.raises(hps.ConfigError) as refused:
+        open_with_features(
+            log,
+            tables=[TableConfig(name="features", dim=2)],
+            config=ReaderConfig(format="parquet", **label),
+            features=features,
+        )
+    assert str(refused.value).startswith(f"my.toml, line {line}: {words}"), refused.value
+
+
 def test_several_tables_are_refused(tmp_path: Path) -> None:
     log = write_criteo(tmp_path / "log", criteo_rows())
     tables = [TableConfig(name="a", dim=2, features=["C1"]), TableConfig(name="b", dim=2)]
