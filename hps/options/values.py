@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -93,6 +92,8 @@ def whole_of(text: str) -> int:
     """
     if "e" not in text.lower():
         return int(text)
+    from decimal import Decimal, InvalidOperation  # which takes its time to import
+
     try:
         exact = Decimal(text)
     except InvalidOperation:

@@ -99,20 +99,23 @@ def read_ahead(
     Every rank calls it.
 
     Returns:
-        None where nobody asks for them.
+        None where nobody asks for them: then the lines alone are looked at.
 
     Raises:
         ConfigError: the log has no example, and that is not allowed.
         DataError: a bad line, where they are not skipped.
     """
-    if options.allow_empty and not options.base_rate:
-        return None
+    is_asked = options.base_rate or not options.allow_empty
+    num_looked_at = min(NUM_EXAMPLES, options.limit or NUM_EXAMPLES)  # beyond a limit none is met
 
-    def count() -> list[Any]:
+    def count() -> list[Any] | None:
+        if not is_asked:
+            refuse_bad_line(reader, num_looked_at)
+            return None
         labels = first_labels(reader)
         require_examples(options, labels)
-        if labels.skipped:  # beyond a limit none is met
-            refuse_bad_line(reader, min(NUM_EXAMPLES, options.limit or NUM_EXAMPLES))
+        if labels.skipped:
+            refuse_bad_line(reader, num_looked_at)
         counts = [labels.clicks, labels.others, labels.skipped, labels.click_share]
         return [*counts, labels.keys, labels.rare]
 

@@ -455,12 +455,15 @@ def test_what_strikes_one_rank_is_told_once_by_that_rank(
     lines = log.read_text().splitlines()
     lines[180] = "2" + lines[180][1:]  # the second batch, whose last third is rank 2's
     (tmp_path / "bad.tsv").write_text("\n".join(lines))
+    many = [line for _ in range(9) for line in log.read_text().splitlines()]
+    many[10_080] = "2" + many[10_080][1:]  # after the first examples, which are looked at before
+    (tmp_path / "late.tsv").write_text("\n".join(many))
     missing = {1: ["--test", str(tmp_path / "missing.tsv")]}
     diverges = words(log, tmp_path / "three", "--lr", "1e30", "--optimizer", "sgd")
-    late = words(tmp_path / "bad.tsv", tmp_path / "one", "--allow-empty", "--no-base-rate")
+    late = words(tmp_path / "late.tsv", tmp_path / "one")
     for job, rank, reason in (
         (Job(words(tmp_path / "bad.tsv", tmp_path / "zero"), 3), 0, "bad.tsv, line 181: label '2'"),
-        (Job(late, 3), 2, "bad.tsv, line 181: label '2'"),
+        (Job(late, 3), 2, "late.tsv, line 10081: label '2'"),
         (Job(words(log, tmp_path / "two"), 3, of_rank=missing), 1, "missing.tsv"),
         (Job(diverges, 3), 0, "rank 0, table 'features', key"),
     ):

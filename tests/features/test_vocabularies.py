@@ -237,7 +237,7 @@ def test_what_only_the_log_tells_is_refused(tmp_path: Path, text: str, words: st
     columns = {"label": [0, 1], "item": ["a", "b"], "seen": [["a"], []]}
     table = pa.table({**columns, "lists": columns["seen"], "price": [0.5, 1.5]})
     pq.write_table(table, tmp_path / "log.parquet")
-    with pytest.raises(hps.ConfigError, match=f"my.toml: .*{words}"):
+    with pytest.raises(hps.ConfigError, match=f"my.toml, line [34]: .*{words}"):
         read(tmp_path / "log.parquet", text)
 
 

@@ -83,16 +83,20 @@ BAD_LINES = {
 }
 
 
+UNASKED: dict[str, Any] = {"allow_empty": True, "base_rate": False}  # what the examples tell
+
+
+@pytest.mark.parametrize("more", [{}, UNASKED])
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_a_bad_line_at_the_beginning_is_told_before_a_store_is_made(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, more: dict[str, Any]
 ) -> None:
     head, good, bad = BAD_LINES[name]
     store, log = tmp_path / "store", tmp_path / name
     rows = [good.format(row % 2) for row in range(40)]
     for place in (0, 20):
         log.write_text("".join([head, *rows[:place], bad, *rows[place:]]))
-        options = TrainOptions(data=[log], store=store, **SMALL)
+        options = TrainOptions(data=[log], store=store, **SMALL, **more)
         with pytest.raises(hps.DataError, match=name):
             train(options)
         assert not store.exists()
@@ -101,6 +105,15 @@ def test_a_bad_line_at_the_beginning_is_told_before_a_store_is_made(
         assert limited["examples"] == 16  # before the bad line
     skipping = train(replace(options, store=tmp_path / "other", on_error="skip"))
     assert skipping["examples"] == 40 and skipping["skipped_lines"] == 1
+
+
+def test_an_empty_log_that_is_allowed_trains_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log.libsvm"
+    log.write_text("")
+    options = TrainOptions(
+        data=[log], store=tmp_path / "store", format="libsvm", **SMALL, **UNASKED
+    )
+    assert train(options)["examples"] == 0
 
 
 def said_of(log: Path, store: Path, features: str, **changes: Any) -> list[str]:

@@ -318,7 +318,7 @@ def test_a_store_whose_tables_have_other_dims_is_refused_as_the_file_says_it(
     asked = TrainOptions(data=[log], store=tmp_path / "store", **options)
     names = {name: ["x"] for name in ("features", "items", "bags", "rate")}
     hps.ParameterServer(asked.server_config(names)).close()
-    words = r"features: dim = 3 of table 'items': its rows in store .* have dim 2; give that"
+    words = r"features, line \d+: dim = 3 of table 'items': its rows in store .* have dim 2; "
     with pytest.raises(hps.ConfigError, match=words):
         run(log, tmp_path / "store", NAMED + LISTS)
     equal = (NAMED + LISTS).replace("dim = 3", "dim = 2").replace("dim = 5", "dim = 2")
@@ -336,7 +336,7 @@ def test_tables_that_no_feature_or_two_things_are_in_are_refused(tmp_path: Path)
     log, _ = parquet(tmp_path)
     label = "columns.click.kind = 'label'\n"
     for text, words in (
-        ("tables.spare.dim = 4", r"features: tables\.spare: no feature lies in it"),
+        ("tables.spare.dim = 4", r"features, line 2: tables\.spare: no feature lies in it"),
         ("columns.text = {kind = 'categorical', table = 'ä'}", "must be the name of a table"),
     ):
         with pytest.raises(hps.ConfigError, match=words):
