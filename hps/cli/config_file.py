@@ -36,11 +36,6 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def has_config_flag(parser: argparse.ArgumentParser) -> bool:
-    """True if the parser takes `--config`."""
-    return any(action.dest == _DEST for action in parser._actions)
-
-
 def unset(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """A namespace in which no flag is given; argparse leaves it so where none is."""
     # What a flag that may be repeated has gathered so far is None.

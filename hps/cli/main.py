@@ -13,10 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from hps.cli import config_file
 from hps.cli.output import HelpFormatter
 from hps.common.full_disk import advise, is_full_disk
-from hps.config import keep_grpc_silent
 from hps.errors import HpsError
 
 # command -> (module, one line of help)
@@ -55,8 +53,10 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As argparse has it; of a command with --config with what its file says."""
-        if not config_file.has_config_flag(self):
+        if "--config" not in self._option_string_actions:
             return super().parse_known_args(args, namespace)
+        from hps.cli import config_file  # which the overview does not wait for
+
         given, unknown = super().parse_known_args(args, config_file.unset(self))
         return config_file.filled(self, given), unknown
 
@@ -93,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[0] if words and words[0] in COMMANDS else None
-    keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
+    if command is not None:
+        from hps.config import keep_grpc_silent
+
+        keep_grpc_silent()  # errors say what failed, without a line of gRPC's for every attempt
     try:
         status = _run(words, command)
         sys.stdout.flush()  # while a full disk can still be told

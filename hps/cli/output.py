@@ -4,12 +4,10 @@ Above it: the commands of hps.cli. Below it: nothing.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TextIO
 
-from hps.checkpoint.names import parse_name
 from hps.errors import ConfigError, StoreError
 
 JSON_HELP = "write the figures as JSON to a file; '-': to standard output"
@@ -72,6 +70,8 @@ def write_json(path: Path | None, figures: object) -> None:
     """
     if path is None:
         return
+    import json  # which --help does not wait for
+
     text = json.dumps(_without_nan(figures), indent=2, sort_keys=True, default=str) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
@@ -98,6 +98,8 @@ def checkpoint_name(text: str) -> str | int:
     (3, '3')
     """
     try:
+        from hps.checkpoint.names import parse_name
+
         return parse_name(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

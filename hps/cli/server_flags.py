@@ -5,11 +5,14 @@ Above it: `hps train`, `hps evaluate`, `hps client`. Below it: hps.service.clien
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hps.cli import flags
 from hps.common.wire_format import WIRES
 from hps.errors import ConfigError
-from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
+
+if TYPE_CHECKING:
+    from hps.service.client.options import ClientConfig
 
 
 def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
@@ -61,7 +64,7 @@ def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
     add("--push-wire", choices=WIRES, help="format of gradients; if not given, that of --wire")
 
 
-def client_config(options: argparse.Namespace) -> ClientConfig | None:
+def client_config(options: argparse.Namespace) -> "ClientConfig | None":
     """What the flags describe; None without `--server`.
 
     Raises:
@@ -74,6 +77,8 @@ def client_config(options: argparse.Namespace) -> ClientConfig | None:
         if given:
             raise ConfigError(f"--{given[0].replace('_', '-')} needs --server")
         return None
+    from hps.service.client.options import ClientConfig, TlsConfig, parse_addresses
+
     has_tls = options.tls or any(
         getattr(options, name) is not None for name in names if name.startswith("tls")
     )

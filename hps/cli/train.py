@@ -22,10 +22,9 @@ from hps.common.json_text import Json, JsonView
 from hps.common.url_text import hidden_url
 from hps.config import RankEnvironment, is_malloc_set, keep_torch_silent, limit_idle_spinning
 from hps.errors import ConfigError, HpsError
-from hps.report.page import require_plotly
-from hps.stops import RANK_PATIENCE_SECONDS, Stops, status_of
 
 if TYPE_CHECKING:
+    from hps.stops import Stops
     from hps.train import TrainOptions
 
 
@@ -46,15 +45,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains as the flags say, under torchrun as one of several ranks; returns the exit status."""
     if (arguments.store is None) == (arguments.server is None):
         raise ConfigError("give --store DIR or --server HOST:PORT,...: rows lie in one of the two")
+    from hps.stops import RANK_PATIENCE_SECONDS, Stops
+
     place = RankEnvironment.of()
     patience = 0.0 if place is None else RANK_PATIENCE_SECONDS
     with Stops(patience_seconds=patience, tells=place is None) as stops:
         return _run(arguments, place, stops)
 
 
-def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: Stops) -> int:
+def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: "Stops") -> int:
     remote = client_config(arguments)
     if arguments.report is not None:
+        from hps.report.page import require_plotly
+
         require_plotly()
     limit_idle_spinning()
     if place is not None:
@@ -77,7 +80,7 @@ def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: St
         raise
 
 
-def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: Stops) -> int:
+def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: "Stops") -> int:
     from hps.train import train
     from hps.train.progress import Progress
 
@@ -107,7 +110,7 @@ def _how_to_go_on(store: Path | None) -> str:
 
 
 def _run_rank(
-    arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment, stops: Stops
+    arguments: argparse.Namespace, options: "TrainOptions", place: RankEnvironment, stops: "Stops"
 ) -> int:
     """One process of several; rank 0 alone reports, and of an error the rank that it struck."""
     from hps.cluster.world.torch_world import torch_world
@@ -162,6 +165,8 @@ def _status(figures: Json, *, tells: bool) -> int:
                 file=sys.stderr,
             )
         return 1
+    from hps.stops import status_of
+
     return 0 if figures["stopped"] is None else status_of(figures["stopped"])
 
 

@@ -1,4 +1,5 @@
-"""URLs as messages, checkpoints and reports may show them: without what lets others in.
+"""What is a URL; URLs as messages, checkpoints and reports may show them: without what lets others
+in.
 
 Above it: whatever tells or keeps the name of a log. Below it: nothing.
 """
@@ -6,10 +7,20 @@ Above it: whatever tells or keeps the name of a log. Below it: nothing.
 import re
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z][A-Za-z0-9+.-]+:/"  # of a Path two slashes are one
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = re.compile(rf"(?:{_SCHEME})\S*")
 _PART = re.compile(rf"({_SCHEME})(.*)", re.DOTALL)
 _PORT = re.compile(r":\d{1,5}$")
 _VALUE = re.compile(r"([?&#;][^/?&#;=\s]+=)[^&#;]*")
+
+
+def is_url(text: str) -> bool:
+    """True of what names a file by a URL.
+
+    >>> is_url("s3://bucket/day=1/part-0.parquet"), is_url("day-1.tsv"), is_url("C:/day")
+    (True, False, False)
+    """
+    return _URL.match(text) is not None
 
 
 def hidden_url(url: str) -> str:

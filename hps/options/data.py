@@ -7,8 +7,8 @@ new model has its default, and one that goes on what it was trained with.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hps.features.features import Features
 from hps.options.declare import named, option, switch
 from hps.options.values import DATA, PATH, SWITCH, WORD, choice, either, number, whole
 from hps.reader.config import (
@@ -21,6 +21,9 @@ from hps.reader.config import (
     SIGNED_LOG1P,
 )
 
+if TYPE_CHECKING:
+    from hps.features.features import Features
+
 EPOCH = "epoch"
 BEST_BY = ("auc", "logloss")
 VALID_BY = ("hash", "files")
@@ -31,6 +34,12 @@ DELIMITER_HELP = (
     "csv only: the character between columns; if not given, that of comma, tab, semicolon and bar "
     "of which the header has most"
 )
+
+
+def _is_features(value: object) -> bool:
+    from hps.features.features import Features  # which --help does not wait for
+
+    return isinstance(value, Features)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +108,13 @@ class DataOptions:
         "predict read all and correct for it; if not given, 1, or that of the model",
         metavar="R",
     )
-    features: Features | str | Path | None = option(
+    features: "Features | str | Path | None" = option(
         None,
         replace(PATH, wanted="the path of a features file, or hps.Features"),
         "features file: what the columns of DATA are and what is made of them; 'hps features' "
         "writes one; with --resume that of the stored model",
         metavar="FILE",
-        also=(Features,),
+        also=_is_features,
     )
 
 

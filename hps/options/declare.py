@@ -4,7 +4,7 @@ Above it: groups.py, and what is made of it: hps/cli/option_flags.py, page.py, `
 Below it: values.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, Literal
@@ -13,6 +13,10 @@ from hps.errors import ConfigError
 from hps.options.values import SWITCH, ValueType, choice
 
 _KEY = "option"  # of a field's metadata
+
+
+def _is_none_else(value: object) -> bool:
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,7 @@ class Option:
         const: what the flag without a value gives; None of one with a value.
         off_help: of the second flag.
         excludes: another option that is not given together with it.
-        also: types of Python that it may be, too.
+        also: True of an object of Python that it may be, too.
     """
 
     help: str
@@ -41,7 +45,7 @@ class Option:
     const: object = None
     off_help: str = ""
     excludes: str = ""
-    also: tuple[type, ...] = ()
+    also: Callable[[object], bool] = _is_none_else
 
     def flag(self, name: str) -> str:
         """The first flag of the option of this name."""
@@ -67,7 +71,7 @@ class Option:
             ConfigError: it is not of the kind.
         """
         where = f"{name} ({self.flags[0]})" if self.flags else name
-        if isinstance(value, self.also):
+        if self.also(value):
             return
         if not self.many:
             self.kind.check(where, value)

@@ -1,7 +1,7 @@
 """What a value of an option may be: parsed from a word of the command line, or checked as it is.
 
 Above it: declare.py, hps/cli/flags.py. Below it: hps.config, which knows sizes and devices;
-hps/reader/urls.py, which knows URLs.
+hps.common.
 """
 
 import math
@@ -13,10 +13,9 @@ from pathlib import Path
 
 from hps.checkpoint.names import parse_name
 from hps.common.model_names import KINDS, OWN, own_model
-from hps.common.url_text import hidden_url
+from hps.common.url_text import hidden_url, is_url
 from hps.config import GpuCacheConfig, parse_bytes
 from hps.errors import ConfigError
-from hps.reader.urls import is_url
 
 _MOST_EXPONENT = 30  # of ten; no count is that large, and 1e999999999 would fill the memory
 

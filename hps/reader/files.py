@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hps.common.url_text import is_url
 from hps.errors import ConfigError, StoreError
 from hps.reader.batch_source import BatchSource, batches_in, source_of
-from hps.reader.urls import LogFile, UrlFile, find_urls, is_url
+from hps.reader.urls import LogFile, UrlFile, find_urls
 
 PathLike = str | os.PathLike[str] | UrlFile | BatchSource
 # What gives record batches: batch_source.py.

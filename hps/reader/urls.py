@@ -14,11 +14,10 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from hps.common.url_text import hidden_url, hidden_urls
+from hps.common.url_text import hidden_url, hidden_urls, is_url
 from hps.errors import ConfigError, StoreError
 from hps.reader.batch_source import BatchSource
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = ("file", "local")  # schemes of this machine's files
 _WEB = ("http", "https")
 _TRIES = 4
@@ -30,15 +29,6 @@ _QUERY = re.compile(r"\?[^/?=]+=.*$")  # a `?` alone may be of a name
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "updated", "mtime", "created")
 
 T = TypeVar("T")
-
-
-def is_url(text: str) -> bool:
-    """True of what names a file by a URL.
-
-    >>> is_url("s3://bucket/day=1/part-0.parquet"), is_url("day-1.tsv"), is_url("C:/day")
-    (True, False, False)
-    """
-    return _URL.match(text) is not None
 
 
 @dataclass(frozen=True)

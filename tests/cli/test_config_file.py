@@ -369,6 +369,27 @@ def test_help_imports_neither_torch_nor_numpy_nor_what_reads_files(words: list[s
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["--help"], {"hps.cli.config_file", "hps.cli.flags", "hps.options.data", "json"}),
+        (
+            ["train", "--help"],
+            {"hps.features.features", "hps.report.page", "hps.reader.urls", "uuid", "decimal"},
+        ),
+    ],
+)
+def test_help_waits_for_little(words: list[str], unneeded: set[str]) -> None:
+    code = (
+        "import sys\n"
+        "from hps.cli.main import main\n"
+        f"try:\n    main({words})\nexcept SystemExit:\n    pass\n"
+        f"found = {unneeded} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_names_that_are_loaded_at_first_use_are_those_of_their_modules() -> None:
     import hps
     import hps.reader

@@ -475,7 +475,6 @@ def test_what_does_not_fit_columns_with_names_is_refused(
             4,
             "columns.app.hash_buckets: ",
         ),
-        ("[columns.f]\nkind = 'categorical'", 2, "columns.f: the log has no such column"),
     ],
 )
 def test_a_fault_that_the_log_shows_is_named_with_its_line(
