@@ -8,7 +8,7 @@ import errno
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
@@ -20,6 +20,7 @@ from hps.reader.batch_source import BatchSource
 
 _LOCAL = ("file", "local")  # schemes of this machine's files
 _WEB = ("http", "https")
+_LISTS_MARKS = ("s3", "s3a")  # whose listings tell the ETag that a request for the file tells
 _TRIES = 4
 _FIRST_WAIT_SECONDS = 0.1
 _PATIENCE_SECONDS = 5.0  # what has failed for so long has been tried again by the library
@@ -48,6 +49,7 @@ class UrlFile:
         url: of the file.
         system: fsspec's file system.
         path: the file's name there.
+        listed: what a listing has just said of it; None: it is asked for.
 
     Raises:
         StoreError: it is not there, a folder, or the network fails. ConfigError: no size is told.
@@ -60,13 +62,16 @@ class UrlFile:
     ('memory://logs/a.libsvm', 'a.libsvm', '.libsvm', 6)
     """
 
-    def __init__(self, url: str, system: Any, path: str) -> None:
+    def __init__(
+        self, url: str, system: Any, path: str, listed: Mapping[str, Any] | None = None
+    ) -> None:
         self._given = url  # to know its password in what a library says
         self._url = hidden_url(url)  # no password in messages and checkpoints
         self._scheme = url.partition("://")[0].lower()
         self._system = system
         self._path = path
-        self._info = self._look()
+        is_told = self._scheme in _LISTS_MARKS and listed is not None and bool(listed.get("ETag"))
+        self._info = self._described(listed) if is_told else self._look()  # type: ignore[arg-type]
         plain = Path(path.rsplit("?", 1)[0] if self._scheme in _WEB else _QUERY.sub("", path))
         self.name, self.suffix, self.stem = plain.name, plain.suffix, plain.stem
 
@@ -83,7 +88,9 @@ class UrlFile:
             self._system.invalidate_cache()
             return self._system.info(self._path)
 
-        info = _tried(self._given, ask)
+        return self._described(_tried(self._given, ask))
+
+    def _described(self, info: Mapping[str, Any]) -> tuple[int, str]:
         if info.get("type") == "directory":
             raise StoreError(
                 errno.EISDIR, f"cannot read {self._url}: it is a directory; name its files"
@@ -242,16 +249,20 @@ def find_urls(url: str) -> list[UrlFile]:
     if not has_magic(path) or _tried(url, lambda: system.exists(path)):
         return [UrlFile(url, system, path)]
     scheme = url.partition("://")[0]
+    # Of many files one request for each would take longer than the listing that has shown them.
     if "**" in path or scheme.lower() in _WEB:  # listed at once; a `?` is of a query
         matches = _tried(url, lambda: system.glob(path, detail=True))
-        names = sorted(name for name, info in matches.items() if info.get("type") != "directory")
+        found = {name: one for name, one in matches.items() if one.get("type") != "directory"}
     else:
-        names = sorted(_matching(url, system, path))
-    if not names:
+        found = _matching(url, system, path)
+    if not found:
         raise ConfigError(
             f"no file matches {shown!r}{_nearest_folder(url, system, path)}; correct the pattern"
         )
-    return [UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name) for name in names]
+    return [
+        UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name, found[name])
+        for name in sorted(found)
+    ]
 
 
 def _nearest_folder(url: str, system: Any, path: str) -> str:
@@ -269,8 +280,8 @@ def _nearest_folder(url: str, system: Any, path: str) -> str:
     return f", and there is {'a folder' if is_there else 'no folder'} {hidden_url(shown)!r}"
 
 
-def _matching(url: str, system: Any, path: str) -> list[str]:
-    """The files that match a pattern, level by level.
+def _matching(url: str, system: Any, path: str) -> dict[str, dict[str, Any]]:
+    """The files that match a pattern, level by level, and what the listings say of them.
 
     The `glob` of most file systems takes a folder that cannot be listed for an empty one: a day of
     a log would be left out, and nobody told.
@@ -279,17 +290,17 @@ def _matching(url: str, system: Any, path: str) -> list[str]:
 
     parts = path.split("/")
     first = next(idx for idx, part in enumerate(parts) if has_magic(part))
-    found = ["/".join(parts[:first])]
+    found: dict[str, dict[str, Any]] = {"/".join(parts[:first]): {}}
     for end in range(first + 1, len(parts) + 1):
         pattern = re.compile(glob_translate("/".join(parts[:end])))
         listed = [info for folder in found for info in _listed(url, system, folder)]
         is_last = end == len(parts)
-        found = [
-            name
+        found = {
+            name: info
             for info in listed
             if pattern.match(name := str(info["name"]).rstrip("/"))
             and (info.get("type") != "directory") == is_last
-        ]
+        }
     return found
 
 

@@ -108,6 +108,8 @@ def test_a_pattern_gives_the_batches_and_positions_of_the_files(
     assert [str(file) for file in find_files(pattern)] == [
         f"s3://{bucket}/logs/{path.relative_to(tmp_path)}" for path in paths
     ]
+    looks = [one for one in server.requests if one.verb == "HEAD" and "/day=0" in one.path]
+    assert not looks, "the listings have told sizes and marks"
     _, wanted = read(paths, kind)
     reader, found = read(pattern, kind)
     assert found == wanted and sum(len(labels) for _, labels, _ in found) == 3 * ROWS
