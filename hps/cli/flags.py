@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from hps.cli.output import checkpoint_name
 from hps.config import parse_bytes
@@ -98,6 +98,38 @@ def _memory_bytes() -> int:
 def add_store(parser: Flags, text: str = "folder of the store") -> None:
     """Adds DIR."""
     parser.add_argument("store", type=path, metavar="DIR", help=text)
+
+
+class _Elsewhere(argparse.Action):
+    """A flag that another command has: it says which, in the words of its `const`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        words = str(self.const).replace("{}", str(values))
+        parser.error(f"argument {option_string}: {words}")
+
+
+def add_no_server(parser: Flags, instead: str) -> None:
+    """Adds `--server` to a command that reads a folder: it is refused.
+
+    Args:
+        parser: of the command.
+        instead: what to do, where {} is HOST:PORT.
+    """
+    parser.add_argument(
+        "--server",
+        action=_Elsewhere,
+        type=word,
+        const=instead,
+        metavar="HOST:PORT,...",
+        default=argparse.SUPPRESS,
+        help="refused, with what to do: rows on servers are not read from here",
+    )
 
 
 def add_checkpoint(parser: Flags) -> None:

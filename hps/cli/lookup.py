@@ -91,6 +91,12 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "for --key alone the newest",
     )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    flags.add_no_server(
+        parser,
+        "raw values are looked up in a folder; run 'hps lookup DIR' where the store of the key's "
+        "server lies, also while it serves, or here 'hps client pull TABLE KEY --server {}', with "
+        "the key that hps.key_of(FEATURE, VALUE) gives",
+    )
     parser.set_defaults(run=run)
 
 

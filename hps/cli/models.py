@@ -93,6 +93,12 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="of --promote: the name; 'live' if not given",
     )
     parser.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    flags.add_no_server(
+        parser,
+        "models are listed from a folder; run 'hps models DIR' where the store of the first server "
+        "lies, also while it serves, or here 'hps client checkpoints --server {}', whose tags "
+        "'hps evaluate DATA --server {} --checkpoint TAG' takes",
+    )
     parser.set_defaults(run=run)
 
 

@@ -4,8 +4,10 @@ Above it: loop.py, which feeds it batches, step_checkpoints.py. Below it: `hps.m
 `hps.RowOptimizer`, torch.
 """
 
+import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -195,7 +197,8 @@ class Trainer:
         for scheduler in self._schedulers:
             # Past its span a cosine would climb back up.
             if scheduler.last_epoch < self._options.scheduler_steps:
-                scheduler.step()
+                with _without_advice(self._scaler.is_enabled()):
+                    scheduler.step()
 
     def state(self) -> Json:
         """All but rows and reader's position, as torch.load(weights_only=True) can read it.
@@ -415,6 +418,18 @@ def stored_recipe(state: JsonView) -> ModelRecipe:
             f"{FORMAT_VERSION}; it was stored by a user's own loop or another version"
         )
     return ModelRecipe.from_dict(state["recipe"])
+
+
+@contextmanager
+def _without_advice(may_skip: bool) -> Iterator[None]:
+    """torch warns of a scheduler's step before the optimizer's where the scaler has skipped the
+    first one, as it may: its first scale is a guess."""
+    if not may_skip:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+        yield
 
 
 def _make_scheduler(

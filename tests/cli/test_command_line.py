@@ -86,6 +86,24 @@ def test_a_count_may_be_written_with_an_exponent_or_in_groups(word: str) -> None
         assert given == 2_000_000 and type(given) is int, flag
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["models"], "hps client checkpoints --server h:1"),
+        (["models", "ctr", "--show", "a"], "'hps evaluate DATA --server h:1 --checkpoint TAG'"),
+        (["lookup", "ctr", "C1=a"], "'hps client pull TABLE KEY --server h:1'"),
+    ],
+)
+def test_what_reads_a_folder_says_what_to_do_of_servers(
+    command: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--server", "h:1"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("hps: error: argument --server: "), said
+    assert named in said and said.count("\n") == 1
+
+
 WRONG = [
     (TRAIN, "--dim", "0 -1 5000 x 1.5"),
     (TRAIN, "--batch-size", "0 -3 x 99999999999 1.0 1.5e0 1e10 1e999999999 e3 2__0"),

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import math
 import struct
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,6 +191,23 @@ def test_a_batch_whose_weights_are_all_zero_changes_nothing(
         assert after["examples"] == 128 and after["batches"] == 2
         chained = bytes.fromhex(before["loss_digest"]) + struct.pack("<f", 0.0)
         assert after["loss_digest"] == hashlib.sha256(chained).hexdigest()
+
+
+def test_a_first_step_that_is_skipped_brings_no_warning_of_the_scheduler(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", columns(192))
+    asked = options(log, tmp_path / "store", format="parquet", optimizer="adam")
+    asked = dataclasses.replace(asked, precision="float16", scheduler="warmup", scheduler_steps=9)
+    with warnings.catch_warnings(record=True) as said, trainer_of(asked) as (trainer, reader, _):
+        warnings.simplefilter("always")
+        for number, batch in enumerate(reader):
+            trainer.backward(batch)
+            if not number:
+                for parameter in trainer.model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.fill_(math.inf)
+            trainer.step()
+        assert trainer.state()["schedulers"][0]["last_epoch"] == 3
+    assert not [one for one in said if "lr_scheduler" in str(one.message)]
 
 
 @pytest.mark.parametrize("depth", [0, 2])
