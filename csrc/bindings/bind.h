@@ -5,6 +5,7 @@
 
 namespace hps {
 
+void BindBatchTransform(nanobind::module_& module);
 void BindDramCache(nanobind::module_& module);
 void BindGpuCache(nanobind::module_& module);
 void BindGpuKernels(nanobind::module_& module);

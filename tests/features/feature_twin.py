@@ -28,9 +28,11 @@ def dense_of(column: Column, raw: float | None, is_log: bool) -> np.float32:
         value = -0.5 if log else 0.0
     else:
         assert isinstance(number, int | float)
+        value = float(np.float32(number))
         if column.clip is not None:
-            number = min(max(number, column.clip[0]), column.clip[1])
-        value = signed_log(number) if log else float(number)
+            low, high = (float(np.float32(bound)) for bound in column.clip)
+            value = min(max(value, low), high)
+        value = signed_log(value) if log else value
     if isinstance(column.normalise, Scale):
         centred = np.float32(value) - np.float32(column.normalise.mean)
         return np.float32(centred * np.float32(1 / column.normalise.std))

@@ -3,6 +3,7 @@
 Above it: pytest. Below it: hps/features/, the readers.
 """
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hps
+from hps import _C
 from hps.config import TableConfig
 from hps.features import Column, Cross, Features, Scale
-from hps.features.bags import FeatureBags, combinations
 from hps.features.measure import measured
 from hps.features.open import open_with_features
 from hps.features.raw import RawColumns
@@ -151,7 +152,7 @@ def test_a_transformed_batch_is_as_the_twin_has_it(features: Features, rows: lis
             for column in features.columns
             if column.is_kept
         ]
-        np.testing.assert_allclose(made.dense[row], kept, rtol=2e-6, atol=1e-6)
+        assert made.dense[row].tolist() == kept
     again = FeatureTransform.from_dict(json.loads(json.dumps(transform.to_dict())))
     assert again.name == transform.name
     other = again(batch)
@@ -184,11 +185,107 @@ def test_weights_of_keys_go_with_them() -> None:
 
 
 def test_a_cross_of_long_bags_is_cut_before_it_is_made() -> None:
-    """A product of eight bags of a million is nowhere in memory."""
-    long = FeatureBags(np.arange(10**6, dtype=np.uint64), np.array([10**6]))
-    keys, ends, _ = combinations([long] * 8, 5)
-    assert ends.tolist() == [5] and keys[7].tolist() == [0, 1, 2, 3, 4]
-    assert all(of_feature.tolist() == [0] * 5 for of_feature in keys[:7])
+    """A product of eight bags of a hundred thousand is nowhere in memory."""
+    names = [f"f{place}" for place in range(8)]
+    raw = replace(RAW, features=names, dense=(), nan_columns=())
+    features = Features(crosses=[Cross(name="all", columns=names, max_length=5)])
+    keys = torch.arange(100_000).repeat(8)
+    ids = Ids(keys, torch.arange(9) * 100_000)
+    batch = Batch({"features": ids}, torch.empty(1, 0), torch.zeros(1))
+    made = FeatureTransform(features, features, raw)(batch).features["features"]
+    assert made.offsets.tolist()[-2:] == [800_000, 800_005]
+    expected = [hps.key_of("all", np.array([*[0] * 7, last], "<u8").tobytes()) for last in range(5)]
+    assert made.keys_L[-5:].numpy().view(np.uint64).tolist() == expected
+
+
+MANY = """
+[columns.a]
+kind = "sequence"
+hash_buckets = 100_000
+missing = "key"
+[columns.b]
+kind = "sequence"
+max_length = 2
+keep = "last"
+table = "others"
+[columns.x]
+kind = "dense"
+clip = [-2, 3]
+log = true
+normalise = {mean = 0.3, std = 2}
+[columns.y]
+kind = "dense"
+buckets = [-1, 0, 0.5]
+missing = 0
+[crosses.p]
+columns = ["a", "c"]
+[crosses.q]
+columns = ["y", "b", "a"]
+hash_buckets = 50
+table = "others"
+"""
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_any_number_of_threads_makes_the_same(longest: int) -> None:
+    """Of more rows than one thread takes at once; bags of one key each, and of none to four."""
+    rng, features = np.random.default_rng(longest), Features.from_toml(MANY)
+    rows: list[Any] = []
+    for _ in range(1300):
+        sizes = [1] * 3 if longest == 1 else rng.integers(0, longest + 1, 3).tolist()
+        bags = [rng.integers(0, 2**64, size, np.uint64).tolist() for size in sizes]
+        numbers = [None if rng.random() < 0.2 else float(np.float32(rng.normal())) for _ in "xy"]
+        rows.append((bags, numbers))
+    batch, transform = batch_of(rows), FeatureTransform(features, features, RAW)
+    made = transform(batch)
+    assert {table: len(names) for table, names in transform.features.items()} == {
+        "features": 4,
+        "others": 2,
+    }
+    of_tables = [
+        bags_of(replace(made, features={table: made.features[table]}), names)
+        for table, names in transform.features.items()
+    ]
+    for row, (bags, numbers) in enumerate(rows):
+        expected = features_of(
+            features, dict(zip("abc", bags, strict=True)), dict(zip("xy", numbers, strict=True))
+        )
+        assert of_tables[0][row] | of_tables[1][row] == expected
+        column = features.column("x")
+        assert column is not None
+        assert made.dense[row].item() == dense_of(column, numbers[0], is_log=False)
+    for count in (1, 2, 5):
+        again = transform(batch, _C.ThreadPool(count))
+        assert torch.equal(again.dense, made.dense)
+        for table, ids in made.features.items():
+            assert torch.equal(again.features[table].keys_L, ids.keys_L)
+            assert torch.equal(again.features[table].offsets, ids.offsets)
+
+
+@pytest.mark.parametrize("format_", ["criteo", "csv"])
+def test_the_threads_of_a_reader_change_no_bit(tmp_path: Path, format_: str) -> None:
+    rows = criteo_rows() * 60
+    text = MANY.replace('"a"', '"C1"').replace('"b"', '"C2"').replace('"c"', '"C3"')
+    for old, new in (("a", "C1"), ("b", "C2"), ("x", "I1"), ("y", "I2")):
+        text = text.replace(f"columns.{old}]", f"columns.{new}]").replace(f'"{old}"', f'"{new}"')
+    log = tmp_path / f"log.{format_}"
+    names = [f"I{n}" for n in range(1, 14)] + [f"C{n}" for n in range(1, 27)]
+    if format_ == "criteo":
+        write_criteo(log, rows)
+    else:
+        cells = [["" if one is None else one for one in [1, *n, *t]] for n, t in rows]
+        with log.open("w", newline="") as file:
+            csv.writer(file).writerows([["label", *names], *cells])
+    found = []
+    for threads in (1, 3):
+        reader = read(log, text, format=format_, batch_size=1500, threads=threads)
+        found.append(list(reader))
+        assert sum(map(len, found[-1])) == len(rows)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.dense, other.dense)
+        for table, ids in one.features.items():
+            assert torch.equal(other.features[table].keys_L, ids.keys_L)
+            assert torch.equal(other.features[table].offsets, ids.offsets)
 
 
 NOTHING = "[columns.C1]\nkind = 'categorical'\n[columns.I1]\nkind = 'dense'\nlog = true\n"
@@ -551,3 +648,15 @@ def test_a_batch_of_other_columns_is_refused() -> None:
     batch = batch_of([])
     with pytest.raises(hps.ConfigError, match="the batch has 1 dense columns"):
         transform(replace(batch, dense=batch.dense[:, :1]))
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, 1, 2], [0, 1, 2, 5], [0, 2, 1, 3], [-1, 1, 2, 3], [0, 2, 2, 2]]
+)
+def test_offsets_that_make_no_bags_are_refused(offsets: list[int]) -> None:
+    features = Features.from_toml("columns.a = {kind = 'categorical', hash_buckets = 3}")
+    transform = FeatureTransform(features, features, RAW)
+    ids = Ids(torch.tensor([7, 8, 9]), torch.tensor(offsets))
+    batch = Batch({"features": ids}, torch.zeros(1, 2), torch.zeros(1))
+    with pytest.raises(hps.ConfigError, match=r"the batch's keys make no bags: .*offsets"):
+        transform(batch)
