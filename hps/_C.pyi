@@ -525,6 +525,31 @@ _TableIds = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None
 ]
 
+class FewRows:
+    def __init__(
+        self,
+        *,
+        is_csv: bool,
+        hashes_numbers: bool,
+        missing: int,
+        list_of: Callable[[Any], list[Any] | None],
+        number_of: Callable[[str], float | None] | None,
+        max_rows: int,
+    ) -> None: ...
+    def add_table(self) -> None: ...
+    def add_dense(self, name: str, keeps_nan: bool, may_lack: bool) -> None: ...
+    def add_feature(self, name: str, seed: int, may_lack: bool) -> None: ...
+    def read(
+        self, given: dict[str, Any]
+    ) -> (
+        tuple[
+            npt.NDArray[np.float64],
+            npt.NDArray[np.bool_] | None,
+            list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+        ]
+        | None
+    ): ...
+
 class BatchTransform:
     def __init__(
         self, num_features: int, num_dense: int, is_marked: bool, num_tables: int

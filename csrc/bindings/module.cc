@@ -21,6 +21,7 @@ NB_MODULE(_C, module) {
   nb::set_leak_warnings(false);
   hps::BindBatchTransform(module);
   hps::BindDramCache(module);
+  hps::BindFewRows(module);
   hps::BindGpuCache(module);
   hps::BindGpuKernels(module);
   module.def(
