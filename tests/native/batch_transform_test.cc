@@ -92,7 +92,7 @@ struct Rules {
 
 Rules MakeRules(Random* random) {
   Rules rules;
-  const uint64_t folds[] = {0, 0, 1, 1000, 4096, 4097, uint64_t{1} << 40, uint64_t{1} << 62};
+  const uint64_t folds[] = {0, 0, 1, 1000, 262144, 262145, uint64_t{1} << 40, uint64_t{1} << 62};
   for (size_t column = 0; column < kNumFeatures; ++column) {
     FeatureRule rule;
     rule.column = kNumFeatures - 1 - column;
