@@ -525,6 +525,12 @@ _TableIds = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None
 ]
 
+_FewRows = tuple[  # dense values, which are missing, keys and offsets of each table
+    npt.NDArray[np.float64],
+    npt.NDArray[np.bool_] | None,
+    list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+]
+
 class FewRows:
     def __init__(
         self,
@@ -539,16 +545,7 @@ class FewRows:
     def add_table(self) -> None: ...
     def add_dense(self, name: str, keeps_nan: bool, may_lack: bool) -> None: ...
     def add_feature(self, name: str, seed: int, may_lack: bool) -> None: ...
-    def read(
-        self, given: dict[str, Any]
-    ) -> (
-        tuple[
-            npt.NDArray[np.float64],
-            npt.NDArray[np.bool_] | None,
-            list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
-        ]
-        | None
-    ): ...
+    def read(self, given: dict[str, Any]) -> _FewRows | None: ...
 
 class BatchTransform:
     def __init__(
@@ -566,19 +563,7 @@ class BatchTransform:
         is_logged: bool,
         scale: tuple[float, float] | None,
     ) -> None: ...
-    def add_feature(
-        self,
-        *,
-        column: int,
-        table: int,
-        seed: int,
-        missing: int,
-        drops: bool,
-        fills: bool,
-        most: int,
-        is_last: bool,
-        buckets: int | None,
-    ) -> None: ...
+    def add_feature(self, **rule: int | None) -> None: ...
     def add_bucket(
         self, *, column: int, table: int, seed: int, bounds: list[float], missing: int
     ) -> None: ...

@@ -14,6 +14,33 @@ import hps
 from hps.features import Column, Features, Scale
 
 MAX_CROSS = 256
+# What is made of features a, b, c and dense columns x, y: something of every kind, in two tables.
+MANY = """
+[columns.a]
+kind = "sequence"
+hash_buckets = 100_000
+missing = "key"
+[columns.b]
+kind = "sequence"
+max_length = 2
+keep = "last"
+table = "others"
+[columns.x]
+kind = "dense"
+clip = [-2, 3]
+log = true
+normalise = {mean = 0.3, std = 2}
+[columns.y]
+kind = "dense"
+buckets = [-1, 0, 0.5]
+missing = 0
+[crosses.p]
+columns = ["a", "c"]
+[crosses.q]
+columns = ["y", "b", "a"]
+hash_buckets = 50
+table = "others"
+"""
 
 
 def signed_log(number: float) -> float:
