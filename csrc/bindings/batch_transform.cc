@@ -21,6 +21,10 @@ namespace nb = nanobind;
 namespace hps {
 namespace {
 
+// Nanoseconds of work from which threads share it: to wake one takes tens of thousands, and where
+// other work holds the cores as much again until it runs.
+constexpr double kLeastShared = 250'000;
+
 using Numbers = std::optional<std::pair<float, float>>;
 
 void AddDense(BatchTransform& transform, size_t column, bool is_unlogged, bool is_rounded,
@@ -115,7 +119,8 @@ nb::tuple Apply(const BatchTransform& transform, const Vector<const int64_t>& ke
   bool is_valid = false;
   {
     nb::gil_scoped_release release;
-    is_valid = transform.Apply(raw, threads, &made);
+    const bool is_worth = transform.WorkOf(raw) >= kLeastShared;
+    is_valid = transform.Apply(raw, is_worth ? threads : nullptr, &made);
   }
   CheckShape(is_valid, "apply: offsets must rise from 0 to L");
   nb::object made_dense = nb::none();

@@ -42,7 +42,7 @@ class BatchTransform {
       : num_features_(num_features), dense_(num_dense, missing), table_sizes_(num_tables, 0) {}
 
   // One more dense column of the model, as DenseRules has it.
-  void AddDense(const DenseRule& rule, bool is_scaled) { dense_.Add(rule, is_scaled); }
+  void AddDense(const DenseRule& rule, bool is_scaled);
   // One more feature of the model, at the end of a table. A cross is of features added before.
   void AddFeature(FeatureRule rule, size_t table);
   void AddBucket(BucketRule rule, size_t table);
@@ -57,6 +57,9 @@ class BatchTransform {
   size_t num_made() const { return made_.size(); }
   // False if all features of the log stay as they are, in one table.
   bool changes_keys() const;
+
+  // Nanoseconds that a batch takes one thread, roughly: whether others are worth waking.
+  double WorkOf(const RawBatch& raw) const;
 
   // Makes keys if changes_keys(), dense values if dense().changes_any(). `pool` may be null. False
   // if the offsets do not divide the keys into F * B bags.
@@ -95,6 +98,7 @@ class BatchTransform {
   std::vector<CrossRule> crosses_;
   std::vector<MadeFeature> made_;  // in the order in which they were added
   bool has_drops_ = false;
+  double row_work_ = 0;  // nanoseconds of an example whose bags have one key
 };
 
 }  // namespace hps

@@ -198,7 +198,8 @@ def test_any_number_of_threads_makes_the_same(longest: int) -> None:
         bags = [rng.integers(0, 2**64, size, np.uint64).tolist() for size in sizes]
         numbers = [None if rng.random() < 0.2 else float(np.float32(rng.normal())) for _ in "xy"]
         rows.append((bags, numbers))
-    batch, transform = batch_of(rows), FeatureTransform(features, features, RAW)
+    # So many that waking a thread is worth it.
+    batch, transform = batch_of(rows * 10), FeatureTransform(features, features, RAW)
     made = transform(batch)
     assert {table: len(names) for table, names in transform.features.items()} == {
         "features": 4,
