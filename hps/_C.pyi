@@ -478,7 +478,7 @@ class TextParser:
     num_ready: int
     num_bad: int
     error: tuple[int, int, bytes] | None
-    def __init__(self, schema: TextSchema, num_threads: int) -> None: ...
+    def __init__(self, schema: TextSchema, threads: ThreadPool) -> None: ...
     def start_file(self, file: int, byte: int, line: int) -> None: ...
     def feed(self, data: npt.NDArray[np.uint8], at_end: bool) -> int: ...
     def take(
@@ -518,15 +518,70 @@ def hash_columns(
 def join_bags(
     runs: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
-def hash_tuples(
-    columns: list[npt.NDArray[np.uint64]], seed: int, out: npt.NDArray[np.uint64]
-) -> None: ...
-def scale_rows(
-    src: npt.NDArray[np.float32],
-    means: npt.NDArray[np.float32],
-    factors: npt.NDArray[np.float32],
-    dst: npt.NDArray[np.float32],
-) -> None: ...
+def signed_log1p(values: npt.NDArray[np.float64], out: npt.NDArray[np.float32]) -> None: ...
+
+# Keys, offsets (None: one key a bag), weights.
+_TableIds = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None
+]
+
+_FewRows = tuple[  # dense values, which are missing, keys and offsets of each table
+    npt.NDArray[np.float64],
+    npt.NDArray[np.bool_] | None,
+    list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+]
+
+class FewRows:
+    def __init__(
+        self,
+        *,
+        is_csv: bool,
+        hashes_numbers: bool,
+        missing: int,
+        list_of: Callable[[Any], list[Any] | None],
+        number_of: Callable[[str], float | None] | None,
+        max_rows: int,
+    ) -> None: ...
+    def add_table(self) -> None: ...
+    def add_dense(self, name: str, keeps_nan: bool, may_lack: bool) -> None: ...
+    def add_feature(self, name: str, seed: int, may_lack: bool) -> None: ...
+    def read(self, given: dict[str, Any]) -> _FewRows | None: ...
+
+class BatchTransform:
+    def __init__(
+        self, num_features: int, num_dense: int, is_marked: bool, num_tables: int
+    ) -> None: ...
+    def add_dense(
+        self,
+        *,
+        column: int,
+        is_unlogged: bool,
+        is_rounded: bool,
+        missing: float | None,
+        is_filled: bool,
+        clip: tuple[float, float] | None,
+        is_logged: bool,
+        scale: tuple[float, float] | None,
+    ) -> None: ...
+    def add_feature(self, **rule: int | None) -> None: ...
+    def add_bucket(
+        self, *, column: int, table: int, seed: int, bounds: list[float], missing: int
+    ) -> None: ...
+    def add_cross(
+        self, *, parts: list[int], table: int, seed: int, most: int, buckets: int | None
+    ) -> None: ...
+    def apply(
+        self,
+        keys: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float32] | None,
+        dense: npt.NDArray[np.float32],
+        is_single: bool,
+        threads: ThreadPool | None,
+    ) -> tuple[npt.NDArray[np.float32] | None, list[_TableIds] | None]: ...
+    def keys_of(self, feature: int, keys: list[int]) -> list[int]: ...
+    def bucket_of(self, column: int, value: float) -> int: ...
+
 def hash_strings(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],

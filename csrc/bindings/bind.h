@@ -5,7 +5,9 @@
 
 namespace hps {
 
+void BindBatchTransform(nanobind::module_& module);
 void BindDramCache(nanobind::module_& module);
+void BindFewRows(nanobind::module_& module);
 void BindGpuCache(nanobind::module_& module);
 void BindGpuKernels(nanobind::module_& module);
 void BindRecords(nanobind::module_& module);

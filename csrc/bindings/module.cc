@@ -19,7 +19,9 @@ NB_MODULE(_C, module) {
   // An autograd graph that lives until Python ends keeps a plan and its cache alive; that is no
   // leak.
   nb::set_leak_warnings(false);
+  hps::BindBatchTransform(module);
   hps::BindDramCache(module);
+  hps::BindFewRows(module);
   hps::BindGpuCache(module);
   hps::BindGpuKernels(module);
   module.def(

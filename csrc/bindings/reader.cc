@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/reader_arrays.h"
 #include "bindings/translate.h"
 #include "common/check.h"
 #include "common/hash.h"
@@ -39,16 +41,6 @@ TextFormat FormatOf(const std::string& name) {
   return TextFormat::kSlots;
 }
 
-// Hands an array on to numpy, which frees it.
-template <typename Out, typename T>
-nb::object ToNumpy(Array<T>&& array, size_t rows, size_t columns, size_t num_axes) {
-  T* data = array.data.release();
-  nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<T*>(memory); });
-  const size_t shape[2] = {rows, columns};
-  return nb::cast(
-      nb::ndarray<nb::numpy, Out>(reinterpret_cast<Out*>(data), num_axes, shape, owner));
-}
-
 // Refuses to take examples [first, last) of `count` where only `num_ready` are there.
 void CheckTake(size_t count, size_t first, size_t last, size_t num_ready) {
   if (count > num_ready || first > last || last > count) {
@@ -67,17 +59,7 @@ nb::tuple Take(TextParser& parser, size_t count, size_t first, size_t last) {
     batch = parser.Take(count, first, last);
   }
   nb::list tables;
-  for (TableIds& table : batch.tables) {
-    const size_t num_keys = table.keys.size;
-    const size_t num_offsets = table.offsets.size;
-    nb::object weights = nb::none();
-    if (table.weights.data != nullptr) {
-      weights = ToNumpy<float>(std::move(table.weights), num_keys, 0, 1);
-    }
-    tables.append(nb::make_tuple(ToNumpy<int64_t>(std::move(table.keys), num_keys, 0, 1),
-                                 ToNumpy<int64_t>(std::move(table.offsets), num_offsets, 0, 1),
-                                 weights));
-  }
+  for (TableIds& table : batch.tables) tables.append(ToTuple(std::move(table)));
   const size_t num_examples = batch.num_examples;
   return nb::make_tuple(
       ToNumpy<float>(std::move(batch.labels), num_examples, 0, 1),
@@ -240,19 +222,19 @@ void BindReader(nb::module_& module) {
   nb::class_<TextParser>(module, "TextParser")
       .def(
           "__init__",
-          [](TextParser* self, const TextSchema& schema, int num_threads) {
+          [](TextParser* self, const TextSchema& schema, std::shared_ptr<ThreadPool> threads) {
             size_t num_columns = 0;
             for (const uint32_t size : schema.table_sizes) num_columns += size;
-            bool valid = num_columns == schema.columns.size() && num_threads >= 1;
+            bool valid = num_columns == schema.columns.size();
             valid = valid && schema.is_sound();
             for (const TextColumn& column : schema.columns) {
               valid = valid && (!schema.fixed() || column.index < schema.num_categories);
             }
             if (!valid)
               ThrowIfError(Status(StatusCode::kConfig, "TextParser: schema does not fit"));
-            new (self) TextParser(schema, num_threads);
+            new (self) TextParser(schema, std::move(threads));
           },
-          nb::arg("schema"), nb::arg("num_threads"))
+          nb::arg("schema"), nb::arg("threads"))
       .def("start_file", &TextParser::StartFile, nb::arg("file"), nb::arg("byte"), nb::arg("line"))
       .def("feed", &Feed<TextParser>, nb::arg("data").noconvert(), nb::arg("at_end"))
       .def("take", &Take, nb::arg("count"), nb::arg("first"), nb::arg("last"))

@@ -1,5 +1,5 @@
-// Python's view of text_keys.h and feature_columns.h in csrc/reader: columns of a record batch to
-// keys, bags joined, and what a features file makes of a batch's columns.
+// Python's view of text_keys.h and signed_log.h in csrc/reader: columns of a record batch to keys,
+// bags joined, logarithms of dense values.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -10,7 +10,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
-#include "reader/feature_columns.h"
+#include "reader/signed_log.h"
 #include "reader/text_keys.h"
 
 namespace nb = nanobind;
@@ -188,27 +188,11 @@ nb::tuple JoinBagRuns(const nb::list& given) {
   return nb::make_tuple(keys.Give(num_keys), offsets.Give(num_bags + 1));
 }
 
-void HashTuplesOf(const nb::list& given, uint64_t seed, Vector<uint64_t> out) {
-  std::vector<Keys> arrays;
-  std::vector<const uint64_t*> columns;
-  for (nb::handle one : given) {
-    arrays.push_back(nb::cast<Keys>(one, false));
-    CheckShape(arrays.back().size() == out.size(), "hash_tuples: the columns differ in rows");
-    columns.push_back(arrays.back().data());
-  }
-  CheckShape(!columns.empty(), "hash_tuples: at least one column is needed");
+// Logarithms of dense values, as the parser of criteo takes them.
+void SignedLogs(const Vector<const double>& values, const Vector<float>& out) {
+  CheckShape(values.size() == out.size(), "signed_log1p: the arrays differ in length");
   nb::gil_scoped_release release;
-  HashTuples(columns, out.size(), seed, out.data());
-}
-
-void ScaleRowsOf(const Matrix<const float>& src, const Vector<const float>& means,
-                 const Vector<const float>& factors, Matrix<float> dst) {
-  const size_t num_columns = src.shape(1);
-  const bool is_same = dst.shape(0) == src.shape(0) && dst.shape(1) == num_columns;
-  CheckShape(is_same && means.size() == num_columns && factors.size() == num_columns,
-             "scale_rows: the arrays differ in shape");
-  nb::gil_scoped_release release;
-  ScaleRows(src.data(), src.shape(0), num_columns, means.data(), factors.data(), dst.data());
+  for (size_t i = 0; i < values.size(); ++i) out.data()[i] = SignedLog(values.data()[i]);
 }
 
 }  // namespace
@@ -216,10 +200,8 @@ void ScaleRowsOf(const Matrix<const float>& src, const Vector<const float>& mean
 void BindRecords(nb::module_& module) {
   module.def("hash_columns", &HashColumns, nb::arg("columns"));
   module.def("join_bags", &JoinBagRuns, nb::arg("runs"));
-  module.def("hash_tuples", &HashTuplesOf, nb::arg("columns"), nb::arg("seed"),
+  module.def("signed_log1p", &SignedLogs, nb::arg("values").noconvert(),
              nb::arg("out").noconvert());
-  module.def("scale_rows", &ScaleRowsOf, nb::arg("src").noconvert(), nb::arg("means").noconvert(),
-             nb::arg("factors").noconvert(), nb::arg("dst").noconvert());
 }
 
 }  // namespace hps

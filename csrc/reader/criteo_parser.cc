@@ -19,6 +19,7 @@
 
 #include "common/hash.h"
 #include "reader/scan_text.h"
+#include "reader/signed_log.h"
 
 namespace hps {
 namespace {
@@ -99,7 +100,7 @@ constexpr uint32_t kNumLogs = 1 << 15;
 const float* LogTable() {
   static const auto table = [] {
     std::array<float, kNumLogs> logs;
-    for (uint32_t i = 0; i < kNumLogs; ++i) logs[i] = static_cast<float>(std::log1p(double(i)));
+    for (uint32_t i = 0; i < kNumLogs; ++i) logs[i] = SignedLog(double(i));
     return logs;
   }();
   return table.data();
@@ -125,7 +126,7 @@ bool ScanDenseSlowly(std::string_view field, const DenseRule& rule, float* value
   const char* end = field.data() + field.size();
   const auto [stop, error] = std::from_chars(field.data(), end, number);
   if (error != std::errc() || stop != end) return false;
-  const auto log = static_cast<float>(std::log1p(std::abs(static_cast<double>(number))));
+  const auto log = SignedLog(std::abs(static_cast<double>(number)));
   const float below = rule.is_signed ? -log : 0.0F;
   *value = number < 0 ? below : log;
   return true;
@@ -143,8 +144,7 @@ inline bool ScanDense(const char* text, size_t size, const char* limit, const De
     word |= (0x3030303030303030ULL >> half) >> half;
     if (IsEightDigits(word)) [[likely]] {
       const uint32_t number = EightDigits(word);
-      const float log =
-          number < kNumLogs ? rule.logs[number] : static_cast<float>(std::log1p(double(number)));
+      const float log = number < kNumLogs ? rule.logs[number] : SignedLog(double(number));
       *value = size == 0 ? rule.missing : log;  // a select: which fields are empty is chance
       return true;
     }

@@ -62,11 +62,12 @@ std::vector<TextColumn> NamesOf(const TextSchema& schema) {
 }  // namespace
 
 TextParser::TextParser(TextSchema schema, int num_threads)
-    : schema_(std::move(schema)), features_(NamesOf(schema_)) {
-  HPS_CHECK(num_threads >= 1);
+    : TextParser(std::move(schema), std::make_shared<ThreadPool>(num_threads)) {}
+
+TextParser::TextParser(TextSchema schema, std::shared_ptr<ThreadPool> pool)
+    : schema_(std::move(schema)), features_(NamesOf(schema_)), pool_(std::move(pool)) {
   HPS_CHECK(schema_.is_sound());
-  if (num_threads > 1) pool_ = std::make_unique<ThreadPool>(num_threads);
-  kept_.resize(pool_ == nullptr ? 1 : static_cast<size_t>(pool_->num_threads()));
+  kept_.resize(static_cast<size_t>(pool_->num_threads()));
 }
 
 void TextParser::StartFile(int64_t file, uint64_t byte, uint64_t line) {
@@ -114,7 +115,7 @@ std::vector<TextParser::BlockPtr> TextParser::ParseBlocks(const char* data,
       }
     }
   };
-  if (pool_ != nullptr && ends.size() > 1) {
+  if (ends.size() > 1) {
     pool_->Run(work);
   } else {
     work(0);

@@ -33,6 +33,8 @@ struct TextError {
 class TextParser {
  public:
   TextParser(TextSchema schema, int num_threads);
+  // On the threads of a pool that others use, too, at other times.
+  TextParser(TextSchema schema, std::shared_ptr<ThreadPool> pool);
 
   const TextSchema& schema() const { return schema_; }
 
@@ -71,7 +73,7 @@ class TextParser {
 
   const TextSchema schema_;
   const FeatureIndex features_;
-  std::unique_ptr<ThreadPool> pool_;  // null with one thread
+  const std::shared_ptr<ThreadPool> pool_;
   std::deque<BlockPtr> ready_;
   std::vector<BlockPtr> free_;
   std::vector<KeptLines> kept_;  // scratch of each thread, if lines are left out

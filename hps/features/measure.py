@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hps.config import TableConfig
 from hps.features.column import Column, Scale
-from hps.features.dense import DenseTransform
+from hps.features.dense import DenseRules, numbers_of
 from hps.features.features import Features
 from hps.features.raw import RawColumns
 from hps.reader.open import open_reader
@@ -45,9 +45,14 @@ def measured(features: Features, reader: "Reader", num_examples: int = NUM_EXAMP
     raw = RawColumns.of(reader)
     batch = first_examples(reader, num_examples)
     dense = np.empty((0, len(raw.dense)), np.float32) if batch is None else batch.dense.numpy()
+    numbers = dict(zip(raw.dense, numbers_of(dense, raw).T, strict=True))
     features = _each(
         features,
-        [_with_bounds(column, raw, dense) for column in divided if column.name in raw.dense],
+        [
+            _with_bounds(column, numbers[column.name])
+            for column in divided
+            if column.name in numbers
+        ],
     )
     plain = _each(
         features,
@@ -57,9 +62,9 @@ def measured(features: Features, reader: "Reader", num_examples: int = NUM_EXAMP
             if column.normalise is True
         ],
     )
-    transform = DenseTransform(plain, raw)
-    values = transform(dense).astype(np.float64)
-    scales = {name: _scale_of(values[:, place]) for place, name in enumerate(transform.names)}
+    rules = DenseRules(plain, raw)
+    values = rules(dense).astype(np.float64)
+    scales = {name: _scale_of(values[:, place]) for place, name in enumerate(rules.names)}
     return _each(
         features,
         [
@@ -111,16 +116,13 @@ def _scale_of(values: NDArray[np.float64]) -> Scale:
     return Scale(mean, 1.0 if is_one or std < LEAST_DEVIATION else std)
 
 
-def _with_bounds(column: Column, raw: RawColumns, dense: NDArray[np.float32]) -> Column:
+def _with_bounds(column: Column, numbers: NDArray[np.float32]) -> Column:
     """The column with bounds between which equally many examples lie, as far as their numbers can
-    be told apart."""
+    be told apart; `numbers` are the log's, NaN where they are missing."""
     assert isinstance(column.buckets, int)
-    transform = DenseTransform(Features(), raw)
-    values = dense[:, list(raw.dense).index(column.name)]
-    values = values[~transform.is_missing(values)]
-    if not len(values):
+    numbers = numbers[~np.isnan(numbers)]
+    if not len(numbers):
         return replace(column, buckets=())
-    numbers = transform.unlogged(values) if raw.is_logged else values
     shares = np.arange(1, column.buckets) / column.buckets
     bounds = np.unique(np.quantile(numbers.astype(np.float64), shares, method="higher"))
     return replace(column, buckets=tuple(bounds[bounds > numbers.min()].tolist()))

@@ -15,8 +15,7 @@ from hps.common.json_text import Json
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.features.column import CATEGORICAL, DENSE, IGNORED, LABEL, SEQUENCE
-from hps.features.dense import DenseTransform
-from hps.features.features import Features
+from hps.features.dense import numbers_of
 from hps.features.measure import first_examples
 from hps.features.raw import RawColumns
 from hps.features.rules import VERSION
@@ -171,16 +170,15 @@ def _seeing_missing(reader: Reader, table: TableConfig) -> Reader:
 def _dense_figures(
     batch: Batch, raw: RawColumns, labels: NDArray[np.float32]
 ) -> dict[str, dict[str, float]]:
-    transform = DenseTransform(Features(), raw)
+    all_numbers = numbers_of(batch.dense.numpy(), raw)
     found = {}
     for place, name in enumerate(raw.dense):
         values = batch.dense.numpy()[:, place]
-        there = ~transform.is_missing(values)
+        there = ~np.isnan(all_numbers[:, place])
         figures = {"missing": 1 - float(there.mean())}
         if there.any():
             seen = values[there].astype(np.float64)
-            own = transform.unlogged(values[there]) if raw.is_logged else values[there]
-            numbers = own.astype(np.float64)
+            numbers = all_numbers[there, place].astype(np.float64)
             figures |= {"mean": float(numbers.mean()), "std": float(numbers.std())}
             figures |= {"min": float(numbers.min()), "max": float(numbers.max())}
             clicks = labels[there].astype(np.float64)

@@ -1,7 +1,8 @@
 """FeatureTransform: what a features file makes of batches, whatever format they were read from.
 
 Above it: open.py, which gives it to a reader; a model's recipe, which keeps it; `hps.Model`. Below
-it: dense.py, keys.py. Training, evaluation and prediction pass through here.
+it: dense.py and keys.py, which describe what csrc/reader/batch_transform.h does. Training,
+evaluation and prediction pass through here.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Self
 import numpy as np
 import torch
 
+from hps import _C
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
 from hps.features.column import (
@@ -28,9 +30,9 @@ from hps.features.column import (
     Cross,
     Scale,
 )
-from hps.features.dense import DenseTransform
+from hps.features.dense import DenseRules, native_of
 from hps.features.features import Features
-from hps.features.keys import KeyTransform
+from hps.features.keys import KeyRules
 from hps.features.raw import RawColumns
 from hps.features.shared import check_shared
 from hps.reader.column_use import DENSE as DENSE_USE
@@ -38,7 +40,9 @@ from hps.reader.column_use import FEATURE, ColumnUse, dense_rule
 from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.config import SIGNED_LOG1P, WITH_COLUMNS
 from hps.reader.dense import signed_log1p
-from hps.types import Batch
+from hps.types import Batch, Ids
+
+_MOST_SIZES = 8  # of batches, whose offsets are kept
 
 
 class FeatureTransform:
@@ -64,13 +68,17 @@ class FeatureTransform:
         self.measured = measured
         self.raw = raw
         dropped = measured.of_kind(IGNORED)
-        self._dense = DenseTransform(measured, raw, dropped)
-        self._keys = KeyTransform(measured, raw, self._dense.bucket_names, dropped)
+        self._dense = DenseRules(measured, raw, dropped)
+        self._keys = KeyRules(measured, raw, self._dense, dropped)
         if not self._keys.names:
             raise ConfigError(
                 f"{measured.source}: no feature is left of {list(raw.features)}; a model needs one"
             )
         _check_tables(measured, raw.table, self._keys)
+        self._native = native_of(raw, len(self._keys.tables))
+        self._dense.add_to(self._native)
+        self._keys.add_to(self._native)
+        self._ones: dict[int, torch.Tensor] = {}  # offsets of so many bags of one key each
         text = json.dumps([measured.to_dict(), raw.to_dict()], sort_keys=True)
         self.name = hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -97,13 +105,18 @@ class FeatureTransform:
         """As BatchTransform has it."""
         return len(self._dense.names)
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Batch, threads: _C.ThreadPool | None = None) -> Batch:
         """The batch as a model sees it.
 
-        Cost: a copy of its keys and dense values; a few passes over those that change.
+        Args:
+            batch: as the reader makes it.
+            threads: those of the reader that has just made it, which share the work; None for the
+                caller's. What is made does not depend on them.
+
+        Cost: one native pass over its keys and dense values, and a copy of them.
 
         Raises:
-            ConfigError: a batch of other columns.
+            ConfigError: a batch of other columns, or whose offsets divide its keys into no bags.
         """
         num_dense, num_tables = batch.dense.shape[1], list(batch.features)
         if num_dense != len(self.raw.dense) or num_tables != [self.raw.table]:
@@ -111,10 +124,48 @@ class FeatureTransform:
                 f"features: the batch has {num_dense} dense columns and the tables {num_tables}; "
                 f"the transform is for {len(self.raw.dense)} and {self.raw.table!r}"
             )
-        dense = batch.dense.numpy()
-        buckets = self._dense.bucket_numbers(dense)
-        features = self._keys(batch.features[self.raw.table], len(batch), buckets)
-        return replace(batch, features=features, dense=torch.from_numpy(self._dense(dense)))
+        ids = batch.features[self.raw.table]
+        weights = None if ids.weights_L is None else ids.weights_L.contiguous().numpy()
+        try:
+            dense, tables = self._native.apply(
+                ids.keys_L.contiguous().numpy(),
+                ids.offsets.contiguous().numpy(),
+                weights,
+                batch.dense.contiguous().numpy(),
+                # A line of criteo has one key a feature.
+                threads is not None and self.raw.format == "criteo",
+                threads,
+            )
+        except ValueError as error:
+            raise ConfigError(f"features: the batch's keys make no bags: {error}") from None
+        if tables is None:  # as they were
+            features = dict.fromkeys(self._keys.tables, ids)
+        else:
+            features = {
+                name: self._ids_of(one) for name, one in zip(self._keys.tables, tables, strict=True)
+            }
+        made = batch.dense if dense is None else torch.from_numpy(dense)
+        return replace(batch, features=features, dense=made)
+
+    def _ids_of(self, table: "_C._TableIds") -> Ids:
+        """Ids of a table; where each bag has one key, with offsets of a batch before."""
+        keys, offsets, weights = table
+        return Ids(
+            torch.from_numpy(keys),
+            self._one_each(len(keys)) if offsets is None else torch.from_numpy(offsets),
+            None if weights is None else torch.from_numpy(weights),
+        )
+
+    def _one_each(self, num_bags: int) -> torch.Tensor:
+        """Offsets of bags of one key each. Any number of threads may be here."""
+        ones = self._ones.get(num_bags)
+        if ones is None:
+            # Not torch.arange, whose threads then wait for more to do.
+            ones = torch.from_numpy(np.arange(num_bags + 1, dtype=np.int64))
+            if len(self._ones) >= _MOST_SIZES:
+                self._ones = {}
+            self._ones[num_bags] = ones
+        return ones
 
     def keys_of(self, feature: str, key: int | None) -> list[int]:
         """The keys that a model has of a feature of the log.
@@ -126,7 +177,7 @@ class FeatureTransform:
         Returns:
             One key or none.
         """
-        return self._keys.keys_of(feature, key)
+        return self._native.keys_of(self._keys.place_of(feature), [] if key is None else [key])
 
     def bucket_of(self, name: str, number: float | None) -> int | None:
         """The bucket of a number of a column with buckets.
@@ -144,9 +195,8 @@ class FeatureTransform:
         if self.raw.is_logged:
             values = signed_log1p(values, np.isnan(values) if is_criteo else None)
         with np.errstate(over="ignore"):
-            dense = np.tile(values.astype(np.float32), (1, len(self.raw.dense)))
-        names = list(self._dense.bucket_names)
-        found = int(self._dense.bucket_numbers(dense)[names.index(name)][0])
+            value = float(values.astype(np.float32)[0])
+        found = self._native.bucket_of(self._dense.bucket_names.index(name), value)
         column = self.measured.column(name)
         assert column is not None and not isinstance(column.buckets, int)
         return found if found <= len(column.buckets or ()) else None
@@ -255,7 +305,7 @@ def _steps(column: Column) -> list[str]:
     return steps
 
 
-def _check_tables(features: Features, default: str, keys: KeyTransform) -> None:
+def _check_tables(features: Features, default: str, keys: KeyRules) -> None:
     """Every table that is described has a feature, and one of a column's own no other."""
     for table in features.tables:
         if table.name not in keys.tables:

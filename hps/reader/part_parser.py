@@ -55,7 +55,7 @@ class PartParser:
     num_bad = 0
 
     def __init__(
-        self, schema: _C.TextSchema, format: str, threads: int, sample: _C.SampleRule
+        self, schema: _C.TextSchema, format: str, threads: _C.ThreadPool, sample: _C.SampleRule
     ) -> None:
         self._lines = _C.BatchLines(format, sample)
         self._parser = _C.TextParser(schema, threads)

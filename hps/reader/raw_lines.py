@@ -78,7 +78,7 @@ class RawLines:
                 except (TypeError, ValueError) as error:
                     raise DataError(f"predict, row {row + 1}: column {name!r}: {error}") from None
             lines.append(" ".join(tokens))
-        parser = _C.TextParser(self._native, 1)
+        parser = _C.TextParser(self._native, _C.ThreadPool(1))
         parser.start_file(0, 0, 0)
         text = encode_name("".join(f"{line}\n" for line in lines))
         parser.feed(np.frombuffer(text, np.uint8), True)

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Self
 
+from hps import _C
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError
@@ -69,6 +70,7 @@ class Reader(ABC, Iterator[Batch]):
         self._schema: Schema | None = None
         self._position = Position()
         self._stream: Generator[tuple[Batch, Position], None, None] | None = None
+        self._threads: _C.ThreadPool | None = None  # of the stream
         self._finished = False
         # Sizes as they were when the reader was made: a log that grows is another log.
         self._files: list[list[str | int]] = [
@@ -210,20 +212,27 @@ class Reader(ABC, Iterator[Batch]):
         if self._finished:
             raise StopIteration
         if self._stream is None:
+            self._threads = None  # a forked process has none of another's
             self._stream = self._batches(self._position)
         try:
             batch, self._position = next(self._stream)
         except StopIteration:
-            self._stream = None
+            self._stream = self._threads = None
             self._finished = True
             raise
         except BaseException:
             self._stream = None  # the position stands; the next call tries again from there
             raise
         if self.transform is not None:
-            batch = self.transform(batch)
+            batch = self.transform(batch, self._own_threads())
         batch.position = self.state_dict()
         return batch
+
+    def _own_threads(self) -> _C.ThreadPool:
+        """What the batches of this pass over the log are parsed and transformed on."""
+        if self._threads is None:
+            self._threads = _C.ThreadPool(self.config.num_threads())
+        return self._threads
 
     def _batches(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
         """The batches after a position, as they are handed out, each with the position after it."""
@@ -400,5 +409,6 @@ class Reader(ABC, Iterator[Batch]):
     def close(self) -> None:
         """Closes open files; the reader can be used again."""
         stream, self._stream = self._stream, None
+        self._threads = None
         if stream is not None:
             stream.close()

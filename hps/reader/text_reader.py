@@ -156,7 +156,7 @@ class TextReader(Reader):
     def _make_parser(self) -> Parser:
         """One that parses the own part alone, unless bad lines are to be counted everywhere."""
         native = self._native_schema(self.schema, self.schema.num_dense)
-        threads = self.config.num_threads()
+        threads = self._own_threads()
         sample = sample_rule(self.config)
         if self.config.in_blocks().part[1] == 1 or self.config.on_error == "skip":
             native.sample = sample

@@ -6,6 +6,7 @@ Above it: `Reader`, which applies it. Below it: nothing; `hps.features` has one.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from hps import _C
 from hps.reader.column_use import ColumnUse
 from hps.types import Batch
 
@@ -28,5 +29,11 @@ class BatchTransform(Protocol):
     def columns(self, uses: Sequence[ColumnUse]) -> list[ColumnUse]:
         """What is made of each column, from what the reader makes of it."""
 
-    def __call__(self, batch: Batch) -> Batch:
-        """The batch after the transform; nothing of the one given is changed."""
+    def __call__(self, batch: Batch, threads: _C.ThreadPool | None = None) -> Batch:
+        """The batch after the transform; nothing of the one given is changed.
+
+        Args:
+            batch: as it was read.
+            threads: those of the reader that has just made it, which may share the work; they
+                change nothing in what is made. None: any other batch.
+        """

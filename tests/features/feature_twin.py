@@ -14,6 +14,33 @@ import hps
 from hps.features import Column, Features, Scale
 
 MAX_CROSS = 256
+# What is made of features a, b, c and dense columns x, y: something of every kind, in two tables.
+MANY = """
+[columns.a]
+kind = "sequence"
+hash_buckets = 100_000
+missing = "key"
+[columns.b]
+kind = "sequence"
+max_length = 2
+keep = "last"
+table = "others"
+[columns.x]
+kind = "dense"
+clip = [-2, 3]
+log = true
+normalise = {mean = 0.3, std = 2}
+[columns.y]
+kind = "dense"
+buckets = [-1, 0, 0.5]
+missing = 0
+[crosses.p]
+columns = ["a", "c"]
+[crosses.q]
+columns = ["y", "b", "a"]
+hash_buckets = 50
+table = "others"
+"""
 
 
 def signed_log(number: float) -> float:
@@ -28,9 +55,11 @@ def dense_of(column: Column, raw: float | None, is_log: bool) -> np.float32:
         value = -0.5 if log else 0.0
     else:
         assert isinstance(number, int | float)
+        value = float(np.float32(number))
         if column.clip is not None:
-            number = min(max(number, column.clip[0]), column.clip[1])
-        value = signed_log(number) if log else float(number)
+            low, high = (float(np.float32(bound)) for bound in column.clip)
+            value = min(max(value, low), high)
+        value = signed_log(value) if log else value
     if isinstance(column.normalise, Scale):
         centred = np.float32(value) - np.float32(column.normalise.mean)
         return np.float32(centred * np.float32(1 / column.normalise.std))

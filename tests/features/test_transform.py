@@ -3,9 +3,9 @@
 Above it: pytest. Below it: hps/features/, the readers.
 """
 
+import csv
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hps
 from hps.config import TableConfig
-from hps.features import Column, Cross, Features, Scale
-from hps.features.bags import FeatureBags, combinations
+from hps.features import Column, Features, Scale
 from hps.features.measure import measured
 from hps.features.open import open_with_features
-from hps.features.raw import RawColumns
 from hps.features.transform import FeatureTransform
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.column_use import DENSE, FEATURE, IGNORED
-from hps.types import Batch, Ids
-from tests.features.feature_twin import bags_of, dense_of, features_of
+from tests.features.feature_twin import MANY, bags_of, dense_of, features_of
 
 TABLES = [TableConfig(name="features", dim=4)]
-RAW = RawColumns(
-    table="features",
-    features=("a", "b", "c"),
-    dense=("x", "y"),
-    format="parquet",
-    is_logged=False,
-    is_shared=False,
-    nan_columns=("x", "y"),
-)
 
 
 def read(log: Path, text: str, **config: Any) -> Reader:
@@ -48,147 +34,30 @@ def read(log: Path, text: str, **config: Any) -> Reader:
     )
 
 
-def batch_of(rows: Sequence[Any]) -> Batch:
-    """Of (bags of a, b, c; numbers x, y; weight of all keys or None)."""
-    keys, counts = [], []
-    for place in range(3):
-        for row in rows:
-            keys += row[0][place]
-            counts.append(len(row[0][place]))
-    ids = Ids(
-        torch.from_numpy(np.array(keys, np.uint64).view(np.int64)),
-        torch.from_numpy(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])),
-    )
-    dense = [[np.nan if number is None else number for number in row[1]] for row in rows]
-    return Batch(
-        {"features": ids},
-        torch.tensor(dense, dtype=torch.float32).reshape(len(rows), 2),
-        torch.zeros(len(rows)),
-        position={"examples": 7},
-        global_size=99,
-    )
-
-
-_EMPTY = [hps.key_of(name, "") for name in "abc"]
-_KEY = st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1), st.sampled_from(_EMPTY))
-_BAG = st.lists(_KEY, max_size=4)
-_NUMBER = st.none() | st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 0.3, 0.7, 5.0])
-_ROWS = st.lists(st.tuples(st.tuples(_BAG, _BAG, _BAG), st.tuples(_NUMBER, _NUMBER)), max_size=6)
-_FOLD = st.none() | st.sampled_from([1, 3, 1000, 2**19, 2**62])
-_MISSING = st.sampled_from([None, "drop", "key"])
-
-
-def _scaled() -> st.SearchStrategy[Scale | None]:
-    return st.none() | st.builds(Scale, st.floats(-10, 10), st.floats(0.5, 10))
-
-
-@st.composite
-def described(draw: st.DrawFn) -> Features:
-    """Any features of RAW."""
-    columns = []
-    for name in "abc":
-        kind = draw(st.sampled_from(["none", "sequence", "sequence", "ignored"]))
-        if kind == "sequence":
-            most = draw(st.none() | st.integers(1, 3))
-            columns.append(
-                Column(
-                    name=name,
-                    kind=kind,
-                    hash_buckets=draw(_FOLD),
-                    missing=draw(_MISSING),
-                    max_length=most,
-                    keep=None if most is None else draw(st.sampled_from([None, "first", "last"])),
-                )
-            )
-        elif kind == "ignored" and name != "a":
-            columns.append(Column(name=name, kind=kind))
-    for name in "xy":
-        bounds = draw(
-            st.none() | st.lists(st.sampled_from([-3.5, 0.0, 0.3, 0.7, 5.0]), unique=True)
-        )
-        is_kept = bounds is None or draw(st.booleans())
-        column = Column(name=name, kind="dense", missing=draw(st.none() | st.floats(-9, 9)))
-        if bounds is not None:
-            column = replace(column, buckets=sorted(bounds), keep=is_kept)
-        if is_kept:
-            clip = draw(st.none() | st.sampled_from([(-2.0, 3.0), (0.0, 1e5)]))
-            log = draw(st.sampled_from([None, True, False]))
-            column = replace(column, log=log, clip=clip, normalise=draw(_scaled()))
-        columns.append(column)
-    ignored = {column.name for column in columns if column.kind == "ignored"}
-    parts = [name for name in "abc" if name not in ignored]
-    parts += [column.name for column in columns if column.buckets is not None]
-    crosses = []
-    if len(parts) > 1:
-        for name in draw(st.sampled_from(["", "p", "pq"])):
-            chosen = st.lists(st.sampled_from(parts), min_size=2, max_size=3, unique=True)
-            most = draw(st.none() | st.integers(1, 5))
-            crosses.append(
-                Cross(name=name, columns=draw(chosen), hash_buckets=draw(_FOLD), max_length=most)
-            )
-    return Features(columns=columns, crosses=crosses)
-
-
-@settings(max_examples=300, deadline=None)
-@given(described(), _ROWS)
-def test_a_transformed_batch_is_as_the_twin_has_it(features: Features, rows: list[Any]) -> None:
-    transform = FeatureTransform(features, features, RAW)
-    batch = batch_of(rows)
-    made = transform(batch)
-    (names,) = transform.features.values()
-    (own,) = batch_of(rows).features.values()
-    assert torch.equal(batch.features["features"].keys_L, own.keys_L)  # left as it was
-    assert made.position == {"examples": 7} and made.global_size == 99 and len(made) == len(rows)
-    found = bags_of(made, names)
-    for row, (bags, numbers) in enumerate(rows):
-        expected = features_of(
-            features, dict(zip("abc", bags, strict=True)), dict(zip("xy", numbers, strict=True))
-        )
-        assert list(expected) == list(names)
-        assert found[row] == expected
-        kept = [
-            dense_of(column, numbers["xy".index(column.name)], is_log=False)
-            for column in features.columns
-            if column.is_kept
-        ]
-        np.testing.assert_allclose(made.dense[row], kept, rtol=2e-6, atol=1e-6)
-    again = FeatureTransform.from_dict(json.loads(json.dumps(transform.to_dict())))
-    assert again.name == transform.name
-    other = again(batch)
-    assert torch.equal(other.dense, made.dense)
-    assert torch.equal(other.features["features"].keys_L, made.features["features"].keys_L)
-
-
-def test_weights_of_keys_go_with_them() -> None:
-    features = Features.from_toml(
-        """
-        [columns.a]
-        kind = "sequence"
-        missing = "key"
-        max_length = 2
-        keep = "last"
-        [columns.x]
-        kind = "dense"
-        buckets = [0]
-        [crosses.ab]
-        columns = ["b", "a", "x"]
-        """
-    )
-    batch = batch_of([(([1, 2, 3], [4], [5]), (1, 1)), (([], [6, 7], []), (-1, None))])
-    ids = batch.features["features"]
-    ids.weights_L = torch.tensor([0.1, 2.0, 3.0, 5.0, 7.0, 11.0, 13.0])
-    made = FeatureTransform(features, features, RAW)(batch).features["features"]
-    assert made.weights_L is not None
-    assert made.weights_L.tolist() == [2, 3, 1, 5, 7, 11, 13, 1, 1, 10, 15, 7, 11]
-    assert made.keys_L[2].item() % 2**64 == _EMPTY[0]
-
-
-def test_a_cross_of_long_bags_is_cut_before_it_is_made() -> None:
-    """A product of eight bags of a million is nowhere in memory."""
-    long = FeatureBags(np.arange(10**6, dtype=np.uint64), np.array([10**6]))
-    keys, ends, _ = combinations([long] * 8, 5)
-    assert ends.tolist() == [5] and keys[7].tolist() == [0, 1, 2, 3, 4]
-    assert all(of_feature.tolist() == [0] * 5 for of_feature in keys[:7])
+@pytest.mark.parametrize("format_", ["criteo", "csv"])
+def test_the_threads_of_a_reader_change_no_bit(tmp_path: Path, format_: str) -> None:
+    rows = criteo_rows() * 600  # so many that waking a thread is worth it
+    text = MANY
+    for old, new in (("a", "C1"), ("b", "C2"), ("c", "C3"), ("x", "I1"), ("y", "I2")):
+        text = text.replace(f"columns.{old}]", f"columns.{new}]").replace(f'"{old}"', f'"{new}"')
+    log = tmp_path / f"log.{format_}"
+    names = [f"I{n}" for n in range(1, 14)] + [f"C{n}" for n in range(1, 27)]
+    if format_ == "criteo":
+        write_criteo(log, rows)
+    else:
+        cells = [["" if one is None else one for one in [1, *n, *t]] for n, t in rows]
+        with log.open("w", newline="") as file:
+            csv.writer(file).writerows([["label", *names], *cells])
+    found = []
+    for threads in (1, 3):
+        reader = read(log, text, format=format_, batch_size=15000, threads=threads)
+        found.append(list(reader))
+        assert sum(map(len, found[-1])) == len(rows)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.dense, other.dense)
+        for table, ids in one.features.items():
+            assert torch.equal(other.features[table].keys_L, ids.keys_L)
+            assert torch.equal(other.features[table].offsets, ids.offsets)
 
 
 NOTHING = "[columns.C1]\nkind = 'categorical'\n[columns.I1]\nkind = 'dense'\nlog = true\n"
@@ -590,11 +459,3 @@ def test_a_position_goes_on_with_the_same_transform_alone(tmp_path: Path) -> Non
     next(plain)
     with pytest.raises(hps.ConfigError, match="a batch was read already"):
         plain.use(first.transform)  # type: ignore[arg-type]
-
-
-def test_a_batch_of_other_columns_is_refused() -> None:
-    features = Features.from_toml("columns.a = {kind = 'categorical', hash_buckets = 3}")
-    transform = FeatureTransform(features, features, RAW)
-    batch = batch_of([])
-    with pytest.raises(hps.ConfigError, match="the batch has 1 dense columns"):
-        transform(replace(batch, dense=batch.dense[:, :1]))

@@ -18,6 +18,7 @@ import hps
 from hps import _C
 from hps.reader import ReaderConfig, csv_files, open_reader
 from hps.reader.columns import NONE, NULL, NULL_OR_EMPTY, keys_of_columns
+from hps.reader.dense import signed_log1p
 from tests.reader.reader_twin import xxh64_twin
 
 FIELDS = st.sampled_from(
@@ -214,41 +215,15 @@ def test_bags_are_joined_in_their_order(runs: list[list[list[int]]]) -> None:
         _C.join_bags([(np.zeros(2, np.uint64), np.array([0, 3]))])
 
 
-@given(data=st.data())
-def test_tuples_are_hashed_as_their_bytes(data: st.DataObject) -> None:
-    count, width = data.draw(st.integers(0, 5)), data.draw(st.integers(1, 8))
-    rows = data.draw(
-        st.lists(
-            st.lists(st.integers(0, 2**64 - 1), min_size=width, max_size=width),
-            min_size=count,
-            max_size=count,
-        )
-    )
-    columns = list(np.array(rows, np.uint64).reshape(count, width).T.copy())
-    found = np.empty(count, np.uint64)
-    _C.hash_tuples(columns, 99, found)
-    expected = [xxh64_twin(np.array(row, "<u8").tobytes(), 99) for row in rows]
-    assert found.tolist() == expected
-    with pytest.raises(ValueError, match="differ in rows"):
-        _C.hash_tuples(columns, 99, np.empty(count + 1, np.uint64))
-    with pytest.raises(ValueError, match="at least one"):
-        _C.hash_tuples([], 99, found)
-
-
-def test_rows_are_scaled_to_the_bit() -> None:
-    generator = np.random.default_rng(3)
-    odd = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e38, -1e38, 1e-45, 1.1754942e-38]
-    for width in (1, 3, 4, 13, 64):
-        values = generator.normal(0, 1e3, (50, width)).astype(np.float32)
-        values.reshape(-1)[: len(odd)] = odd[: values.size]
-        means, factors = generator.normal(0, 9, (2, width)).astype(np.float32)
-        found = np.empty_like(values)
-        _C.scale_rows(values, means, factors, found)
-        with np.errstate(over="ignore", invalid="ignore"):
-            expected = (values - means) * factors
-        assert found.tobytes() == expected.tobytes()
-        with pytest.raises(ValueError, match="differ in shape"):
-            _C.scale_rows(values, means[1:], factors, found)
+def test_logarithms_keep_their_sign() -> None:
+    odd = [0.0, -0.0, 1.0, -1.0, 1e300, -1e300, 5e-324, math.inf, -math.inf, 2.0**53]
+    logs = signed_log1p(np.array(odd).reshape(2, 5), np.zeros((2, 5), np.bool_))
+    expected = [math.copysign(math.log1p(abs(number)), number) for number in odd]
+    assert logs.tobytes() == np.array(expected, np.float32).tobytes() and logs.shape == (2, 5)
+    assert math.isnan(signed_log1p(np.array([math.nan]))[0])
+    assert signed_log1p(np.array([9.0]), np.array([True])).tolist() == [-0.5]
+    with pytest.raises(ValueError, match="differ in length"):
+        _C.signed_log1p(np.zeros(2), np.zeros(1, np.float32))
 
 
 def test_a_slice_of_rows_keeps_the_keys_that_it_points_into(tmp_path: Path) -> None:

@@ -316,4 +316,4 @@ def test_the_parser_takes_no_ranges_that_lead_outside(ranges: Any, num_dense: in
     schema.num_dense = num_dense
     schema.set_index_ranges(ranges)
     with pytest.raises(hps.ConfigError, match="schema does not fit"):
-        _C.TextParser(schema, 1)
+        _C.TextParser(schema, _C.ThreadPool(1))

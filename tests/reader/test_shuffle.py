@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import hps
+from hps import _C
 from hps.reader import Counts, Reader, ReaderConfig
 from hps.reader.column_use import ColumnUse
 from hps.reader.config import MAX_BATCH_SIZE, MAX_SHUFFLE_BUFFER
@@ -372,7 +373,7 @@ class Doubled:
     def columns(self, uses: Sequence[ColumnUse]) -> list[ColumnUse]:
         return list(uses)
 
-    def __call__(self, batch: hps.Batch) -> hps.Batch:
+    def __call__(self, batch: hps.Batch, threads: _C.ThreadPool | None = None) -> hps.Batch:
         return replace(batch, dense=2 * batch.dense)
 
 
