@@ -1,0 +1,174 @@
+// A pooled step whose keys cost nothing: the sums and updates that any table has to make, no more.
+//
+// Which row each occurrence reads, and which bags each row is in, is known before the clock starts:
+// no key is hashed, numbered or found. Forward copies each distinct row once into dense memory, and
+// sums bags from there; backward sums the bags' gradients a row, and steps the row by row-wise
+// Adagrad. Rows are asked for ahead. Every thread takes a contiguous part of the rows and of the
+// bags, the best case. Above it: pooled_alone.py (ctypes). Below it: nothing.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kAhead = 24;  // rows
+constexpr int64_t kSumsAhead = 16;
+constexpr int kLanes = 16;
+using Vector = float __attribute__((vector_size(64)));
+constexpr int64_t kLine = 64;
+constexpr int64_t kFirstWeight = 4;  // floats of a header: the key, and the accumulator
+constexpr int64_t kAccumulator = 2;
+constexpr float kRate = 0.01F;
+
+// Arrays of all batches lie one after another; `starts`, [num_batches + 1] each, say where.
+struct Work {
+  float* rows;
+  int64_t stride;  // floats of a row
+  const int64_t* slots;  // of the distinct rows
+  const int64_t* slot_starts;
+  const int32_t* numbers;  // of the row of each occurrence, among the distinct ones of its batch
+  const int32_t* offsets;  // [num_bags + 1] of the bags in `numbers`, of each batch
+  const int64_t* number_starts;
+  const int32_t* bags;  // of the occurrences of each row
+  const int32_t* bag_offsets;  // [distinct + 1] of the rows in `bags`, of each batch
+  int64_t num_batches;
+  int64_t num_bags;
+  float* values;  // [most distinct rows, dim]
+  float* out;     // [num_bags, dim]
+  const float* gradients;  // [num_bags, dim]
+};
+
+// Waits for all threads; spins, since nothing else may run while this is measured.
+class Barrier {
+ public:
+  explicit Barrier(int num_threads) : num_threads_(num_threads) {}
+  void Wait() {
+    const int64_t turn = turn_.load();
+    if (waiting_.fetch_add(1) + 1 == num_threads_) {
+      waiting_ = 0;
+      ++turn_;
+    }
+    while (turn_.load() == turn) {
+    }
+  }
+
+ private:
+  const int num_threads_;
+  std::atomic<int> waiting_{0};
+  std::atomic<int64_t> turn_{0};
+};
+
+void PrefetchRow(const Work& work, int64_t slot) {
+  const auto* row = reinterpret_cast<const char*>(work.rows + slot * work.stride);
+  const int64_t bytes = work.stride * static_cast<int64_t>(sizeof(float));
+  for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b, 1);
+  __builtin_prefetch(row + bytes - 1, 1);
+}
+
+template <int kDim>
+void CopyRows(const Work& work, const int64_t* slots, int64_t first, int64_t last) {
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) PrefetchRow(work, slots[i + kAhead]);
+    const float* row = work.rows + slots[i] * work.stride + kFirstWeight;
+    std::copy_n(row, kDim, work.values + i * kDim);
+  }
+}
+
+template <int kDim>
+void SumInto(float* sum, const float* values, const int32_t* places, int64_t first, int64_t last) {
+  Vector total[kDim / kLanes] = {};
+  for (int64_t i = first; i < last; ++i) {
+    // Places lie one after another over bags and rows, and some are left after the last.
+    const float* ahead = values + static_cast<int64_t>(places[i + kSumsAhead]) * kDim;
+    for (int d = 0; d < kDim; d += kLanes) __builtin_prefetch(ahead + d);
+    const float* value = values + static_cast<int64_t>(places[i]) * kDim;
+#pragma GCC unroll 8
+    for (int d = 0; d < kDim / kLanes; ++d) {
+      total[d] += *reinterpret_cast<const Vector*>(value + d * kLanes);
+    }
+  }
+#pragma GCC unroll 8
+  for (int d = 0; d < kDim / kLanes; ++d) {
+    *reinterpret_cast<Vector*>(sum + d * kLanes) = total[d];
+  }
+}
+
+template <int kDim>
+void PoolBags(const Work& work, int64_t batch, int64_t first, int64_t last) {
+  const int32_t* numbers = work.numbers + work.number_starts[batch];
+  const int32_t* offsets = work.offsets + batch * (work.num_bags + 1);
+  for (int64_t bag = first; bag < last; ++bag) {
+    SumInto<kDim>(work.out + bag * kDim, work.values, numbers, offsets[bag], offsets[bag + 1]);
+  }
+}
+
+template <int kDim>
+void StepRows(const Work& work, int64_t batch, int64_t first, int64_t last) {
+  const int64_t* slots = work.slots + work.slot_starts[batch];
+  const int32_t* bags = work.bags + work.number_starts[batch];
+  const int32_t* offsets = work.bag_offsets + work.slot_starts[batch] + batch;
+  alignas(64) float sum[kDim];
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) PrefetchRow(work, slots[i + kAhead]);
+    SumInto<kDim>(sum, work.gradients, bags, offsets[i], offsets[i + 1]);
+    float squares = 0;
+    for (int d = 0; d < kDim; ++d) squares += sum[d] * sum[d];
+    float* row = work.rows + slots[i] * work.stride;
+    row[kAccumulator] += squares / kDim;
+    const float scale = kRate / (std::sqrt(row[kAccumulator]) + 1e-8F);
+    for (int d = 0; d < kDim; ++d) row[kFirstWeight + d] -= scale * sum[d];
+  }
+}
+
+template <int kDim>
+double MedianSeconds(const Work& work, int num_threads, int num_steps) {
+  Barrier barrier(num_threads);
+  std::vector<double> seconds(num_steps);
+  const auto run = [&](int worker) {
+    const auto part = [&](int64_t whole) {
+      return std::pair(whole * worker / num_threads, whole * (worker + 1) / num_threads);
+    };
+    const auto [first_bag, last_bag] = part(work.num_bags);
+    for (int i = 0; i < num_steps; ++i) {
+      const int64_t batch = i % work.num_batches;
+      const int64_t* slots = work.slots + work.slot_starts[batch];
+      const auto [first, last] = part(work.slot_starts[batch + 1] - work.slot_starts[batch]);
+      barrier.Wait();
+      const auto start = std::chrono::steady_clock::now();
+      CopyRows<kDim>(work, slots, first, last);
+      barrier.Wait();
+      PoolBags<kDim>(work, batch, first_bag, last_bag);
+      barrier.Wait();
+      StepRows<kDim>(work, batch, first, last);
+      barrier.Wait();
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      if (worker == 0) seconds[i] = taken.count();
+    }
+  };
+  std::vector<std::thread> others;
+  for (int worker = 1; worker < num_threads; ++worker) others.emplace_back(run, worker);
+  run(0);
+  for (std::thread& other : others) other.join();
+  std::nth_element(seconds.begin(), seconds.begin() + num_steps / 2, seconds.end());
+  return seconds[num_steps / 2];
+}
+
+}  // namespace
+
+// Median seconds of a step over the batches in turn; below 0 for a dim that there is no loop for.
+extern "C" double pooled_alone(const Work* work, int dim, int num_threads, int num_steps) {
+  switch (dim) {
+    case 16:
+      return MedianSeconds<16>(*work, num_threads, num_steps);
+    case 64:
+      return MedianSeconds<64>(*work, num_threads, num_steps);
+    case 128:
+      return MedianSeconds<128>(*work, num_threads, num_steps);
+    default:
+      return -1;
+  }
+}
