@@ -55,6 +55,7 @@ Status DramCache::MapTable() {
   table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
   table.spilled = table.pins + slots;
   table.shape = FirstShape(full_shape_);
+  table.header_bytes = options_.layout.header_bytes();
   PreferHugePages();
   view_.kind = options_.layout.kind;
   view_.dim = static_cast<int32_t>(options_.layout.dim);
@@ -341,6 +342,9 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const int64_t slot = worker->slots[worker->missing[entry]];
       view_.table.marks[slot].flags = is_found[entry] ? 0 : unfound_flags;
+      if (create && is_found[entry] == 0 && view_.table.has_statistics()) {
+        SetLastPeriod(RowAt(view_.table, slot), view_.period);
+      }
       worker->num_dirtied += is_found[entry] == 0;
     }
   });
@@ -458,13 +462,15 @@ GradientView DramCache::ViewGradients(GradientValues gradients, const BagsView* 
   return {gradients.wide + first, nullptr, nullptr, stride};
 }
 
-int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags) {
+int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags,
+                                const uint8_t* labels) {
   const GradientView view = ViewGradients(gradients, bags, plan);
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     key_loops_->sum_gradients(worker, view_.dim, view);
     worker->largest = key_loops_->find_largest(worker->values, worker->num_unique * view_.dim);
   });
+  if (view_.table.has_statistics()) plan->CountClicks(labels, pool_);
   plan->largest = kOrdinaryBits;
   plan->ForWorkersInTurn(
       [&](WorkerBatch* worker) { plan->largest = std::max(plan->largest, worker->largest); });

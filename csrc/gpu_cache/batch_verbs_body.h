@@ -48,6 +48,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
   HPS_RETURN_IF_ERROR(made->memory_.Map(memory.bytes));
   made->memory_.PreferHugePages(0, memory.bytes);
   memory.Bind(made->memory_.data(), &made->args_);
+  made->args_.table.header_bytes = options.layout.header_bytes();
   made->args_.kind = options.layout.kind;
   made->args_.dim = static_cast<int32_t>(options.layout.dim);
   made->args_.numbers = options.numbers;
@@ -213,9 +214,9 @@ void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, flo
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients,
-                                             const BagsView* bags) {
+                                             const BagsView* bags, const uint8_t* labels) {
   if (plan->num_unique() == 0) return -1;
-  return SumByKey(launcher_, args_, gradients, bags, plan);
+  return SumByKey(launcher_, args_, gradients, bags, labels, plan);
 }
 
 template <class Launcher>
@@ -244,7 +245,8 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
 template <class Launcher>
 void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
-  const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
+  const ApplyArgs args = {args_,         plan->batch(),  plan->sums(),        &failure_,
+                          plan->shows(), plan->clicks(), plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
     launcher_.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
       AskForUpdated(args, i + kUpdatesAhead);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/key_hash.h"
+#include "table/row_layout.h"
 
 namespace hps {
 
@@ -47,6 +48,9 @@ struct TableView {
   SlotMark* marks = nullptr;   // [num_slots]
   uint8_t* pins = nullptr;     // [num_slots]
   uint8_t* rows = nullptr;     // [num_slots * row_bytes]
+  int64_t header_bytes = kRowHeaderBytes;
+
+  HPS_HD_MEMBER bool has_statistics() const { return header_bytes != kRowHeaderBytes; }
 };
 
 inline namespace HPS_BUILD {
@@ -94,6 +98,11 @@ HPS_HD KeyPlace PlaceOfHash(const TableShape& shape, uint64_t hash) {
 
 HPS_HD uint8_t* RowAt(const TableView& table, int64_t slot) {
   return table.rows + slot * table.shape.row_bytes;
+}
+
+// The row of a slot as its optimizer sees it.
+HPS_HD float* FloatsAt(const TableView& table, int64_t slot) {
+  return FloatsOfRow(RowAt(table, slot), table.header_bytes);
 }
 
 HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) {

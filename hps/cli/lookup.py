@@ -21,7 +21,7 @@ from hps.cli.output import (
 )
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.stored_row import row_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.config import Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError, no_such_table
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.server import ParameterServer
-from hps.parameter_server.server import open as open_store
 from hps.ssd_store.new_store import check_new_store, holds_store
 
 if TYPE_CHECKING:

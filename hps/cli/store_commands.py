@@ -29,9 +29,8 @@ from hps.cli.output import (
 )
 from hps.cluster.folder.housekeeping import compact_parts, delete_checkpoint
 from hps.common.json_text import Json
-from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.ssd_store import check_no_writer
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.promoted import Promotions
@@ -167,7 +166,7 @@ def _find_impossible_rows(path: Path) -> list[str]:
     found = []
     with open_store(path) as server:
         for name, table in server.tables.items():
-            layout = RowLayout(table.optimizer.kind, table.dim)
+            layout = table.layout
             count, first = 0, 0
             for keys, rows, state in server.items(name, state=True):
                 bad = np.flatnonzero(~are_possible(layout, rows, state))

@@ -20,7 +20,7 @@ import numpy as np
 
 from hps.checkpoint.blobs import table_from_json, table_to_json
 from hps.common.json_text import parse_json
-from hps.common.row_layout import Floats, Keys, RowLayout
+from hps.common.row_layout import Floats, Keys
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
 from hps.parameter_server.server import ParameterServer
@@ -59,7 +59,7 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     if config is None:
         raise no_such_table(table, "the store has", server.tables)
     target = _target_of(path)
-    layout = RowLayout(config.optimizer.kind, config.dim)
+    layout = config.layout
     with_state = with_state and layout.state_floats > 0
     fields = [
         arrow.field("key", arrow.uint64(), nullable=False),
@@ -148,7 +148,7 @@ class RowFile:
         self.path = path
         self._config = config
         self._file = _open(path)
-        layout = RowLayout(config.optimizer.kind, config.dim)
+        layout = config.layout
         self.has_state = "state" in self._file.schema_arrow.names
         self._takes_state = self.has_state and with_state
         # Optimizers without state have none to lose.

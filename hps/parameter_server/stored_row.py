@@ -6,7 +6,6 @@ Above it: `hps lookup`. Below it: the store's own `fetch`, hps/common/row_layout
 import numpy as np
 
 from hps.common.json_text import Json
-from hps.common.row_layout import RowLayout
 from hps.errors import no_such_table
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import state_by_name
@@ -32,7 +31,7 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
     if table not in server.tables:
         raise no_such_table(table, "the store has", server.tables)
     config = server.tables[table]
-    layout = RowLayout(config.optimizer.kind, config.dim)
+    layout = config.layout
     images, found = np.zeros((1, layout.row_bytes), np.uint8), np.zeros(1, np.uint8)
     server.parts.tables.store.fetch(table, np.array([key], np.uint64), images, found)
     row: Json = {"table": table, "key": key, "is_there": bool(found[0])}

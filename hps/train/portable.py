@@ -30,9 +30,9 @@ from hps.common.json_text import Json, JsonView, parse_json
 from hps.common.version import __version__
 from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.parquet import RowFile, export_table, import_rows
 from hps.parameter_server.server import ParameterServer
-from hps.parameter_server.server import open as open_store
 from hps.train.checkpoints import newest_with_model
 from hps.train.model_list import describe_model, model_of
 

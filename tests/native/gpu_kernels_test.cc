@@ -160,7 +160,7 @@ void TestARefusedGradientStopsEveryUpdate() {
   std::vector<float> before(20), after(20);
   lab.Gather(&plan, before.data());
   const std::vector<float> sums(12, 1.0f);
-  ApplyArgs apply = {lab->args(), plan.batch(), sums.data(), &failure, 3, 0.5f};
+  ApplyArgs apply = {lab->args(), plan.batch(), sums.data(), &failure, nullptr, nullptr, 3, 0.5f};
   for (int64_t i = 0; i < 3; ++i) ApplyOne<OptimizerKind::kSgd>(HostGroup{}, apply, i);
   lab.Gather(&plan, after.data());
   HPS_CHECK(before == after && lab.num_rows() == 0);
