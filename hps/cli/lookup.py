@@ -199,6 +199,8 @@ def _lines(row: JsonView) -> Iterator[str]:
         yield from _vector("first-order weight", [row["first_order"]])
     for name, part in row["state"].items():
         yield from _vector(f"optimizer's {name}", part)
+    if "show" in row:
+        yield f"  show: {row['show']:g}, click: {row['click']:g}, last period: {row['last_period']}"
 
 
 def _vector(name: str, values: Sequence[float]) -> Iterator[str]:

@@ -6,6 +6,8 @@ Above it: `hps lookup`. Below it: the store's own `fetch`, hps/common/row_layout
 import numpy as np
 
 from hps.common.json_text import Json
+from hps.common.row_layout import Images, Statistics
+from hps.config import TableConfig
 from hps.errors import no_such_table
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import state_by_name
@@ -22,7 +24,8 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
 
     Returns:
         `table`, `key`, `is_there`; then, each None where no row is: `embedding` (floats),
-        `first_order` (None also where there is none), `state` (the optimizer's: part -> floats).
+        `first_order` (None also where there is none), `state` (the optimizer's: part -> floats);
+        of a table with statistics also `show`, `click` and `last_period`.
 
     Raises:
         ConfigError: there is no such table.
@@ -36,11 +39,21 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
     server.parts.tables.store.fetch(table, np.array([key], np.uint64), images, found)
     row: Json = {"table": table, "key": key, "is_there": bool(found[0])}
     if not row["is_there"]:
-        return row | dict.fromkeys(("embedding", "first_order", "state"))
+        counts = Statistics._fields if config.statistics else ()
+        return row | dict.fromkeys(("embedding", "first_order", "state", *counts))
     weights = layout.weights(images)[0].tolist()
     state = state_by_name(layout, layout.state(images)[0])
     return row | {
         "embedding": weights[:-1] if has_first_order else weights,
         "first_order": weights[-1] if has_first_order else None,
         "state": {name: part.tolist() for name, part in state.items()},
+        **_counted(config, images),
     }
+
+
+def _counted(config: TableConfig, images: Images) -> Json:
+    """What one row has counted, by name; nothing of a table without statistics."""
+    if not config.statistics:
+        return {}
+    found = config.layout.statistics(images)._asdict()
+    return {name: part[0].item() for name, part in found.items()}

@@ -94,8 +94,8 @@ def refuse_impossible_statistics(
             not one from 0 to `period`.
     """
     show, click, last_period = statistics
-    has_counts = (show >= 0) & (show <= _LARGEST) & (click >= 0) & (click <= show)
-    is_fine = has_counts & (last_period >= 0) & (last_period <= period)
+    has_counts = _are_counts(statistics)
+    is_fine = are_possible_statistics(statistics, period)
     if is_fine.all():
         return
     row = int(np.argmin(is_fine))
@@ -109,6 +109,17 @@ def refuse_impossible_statistics(
         f"{where}: last_period is {int(last_period[row])}, and the store is at period {period}; "
         f"advance_period(to=...) comes first, so that no row is of a period to come"
     )
+
+
+def _are_counts(statistics: Statistics) -> NDArray[np.bool_]:
+    show, click, _ = statistics
+    return (show >= 0) & (show <= _LARGEST) & (click >= 0) & (click <= show)
+
+
+def are_possible_statistics(statistics: Statistics, period: int) -> NDArray[np.bool_]:
+    """bool [n]: where updates up to a period may have left these counts."""
+    last_period = statistics.last_period
+    return _are_counts(statistics) & (last_period >= 0) & (last_period <= period)
 
 
 def are_possible(layout: RowLayout, rows: Floats, state: Floats) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
-from hps.config import TableConfig
+from hps.config import TableConfig, refuse_statistics
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.service.client.connections import SLOW, Connections
 from hps.service.client.division import KeyDivision
@@ -160,6 +160,7 @@ class TableVerbs:
     def create_table(self, table: TableConfig) -> bool:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
+        refuse_statistics([table], "a service does not count them yet")
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)
