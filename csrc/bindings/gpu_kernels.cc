@@ -114,7 +114,7 @@ std::string FormatOf(Structs* structs) {
   }
 
 HPS_DESCRIBE(TableShape, num_parts, buckets_per_part, part_bits, row_bytes);
-HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows, header_bytes);
+HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows, floats);
 HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
 HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
              one_minus_beta2, beta, l1, l2, weight_decay);
@@ -142,7 +142,7 @@ HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
 HPS_DESCRIBE(SumArgs, cache, batch, gradients, bags, weights, positions, sorted_ids, starts,
              hot_ranks, run_sums, run_ids, sums, bound, most_hot_runs);
 HPS_DESCRIBE(Failure, is_set, cache, key);
-HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, shows, clicks, bound, lr);
+HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
 HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr);
 HPS_DESCRIBE(NoteFailureArgs, batch, failure, cache);
 HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, statistics, last, bound, lr);
@@ -201,9 +201,8 @@ std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
   args.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   TableMemory memory;
   const RowLayout layout{args.kind, dim, statistics};
-  args.table.header_bytes = layout.header_bytes();
   ThrowIfError(TableMemory::Plan(capacity_bytes, layout.row_bytes(), &memory));
-  memory.Bind(reinterpret_cast<uint8_t*>(base), &args);
+  memory.Bind(reinterpret_cast<uint8_t*>(base), layout.header_bytes(), &args);
   return {memory.bytes, nb::bytes(&args, sizeof(args))};
 }
 

@@ -49,13 +49,12 @@ Status DramCache::MapTable() {
   const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
-  table.rows = memory_.data();
+  SetRows(&table, memory_.data(), options_.layout.header_bytes());
   table.digests = table.rows + rows_bytes;
   table.marks = reinterpret_cast<SlotMark*>(table.digests + slots);
   table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
   table.spilled = table.pins + slots;
   table.shape = FirstShape(full_shape_);
-  table.header_bytes = options_.layout.header_bytes();
   PreferHugePages();
   view_.kind = options_.layout.kind;
   view_.dim = static_cast<int32_t>(options_.layout.dim);

@@ -62,7 +62,7 @@ inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   constexpr bool kOnlySlots = kTaking == Taking::kSlot || kTaking == Taking::kFirst;
   const TableView& table = cache.table;
-  const int64_t useful_bytes = table.header_bytes + (kOnlySlots ? 0 : 4 * dim);
+  const int64_t useful_bytes = table.header_bytes() + (kOnlySlots ? 0 : 4 * dim);
   const HostGroup group;
   int64_t slots[2 * kGroup];
   int num_slots = 0;

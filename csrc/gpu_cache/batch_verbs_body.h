@@ -47,8 +47,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
   HPS_CHECK(memory.bytes <= options.capacity_bytes);
   HPS_RETURN_IF_ERROR(made->memory_.Map(memory.bytes));
   made->memory_.PreferHugePages(0, memory.bytes);
-  memory.Bind(made->memory_.data(), &made->args_);
-  made->args_.table.header_bytes = options.layout.header_bytes();
+  memory.Bind(made->memory_.data(), options.layout.header_bytes(), &made->args_);
   made->args_.kind = options.layout.kind;
   made->args_.dim = static_cast<int32_t>(options.layout.dim);
   made->args_.numbers = options.numbers;
@@ -245,8 +244,7 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
 template <class Launcher>
 void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
-  const ApplyArgs args = {args_,         plan->batch(),  plan->sums(),        &failure_,
-                          plan->shows(), plan->clicks(), plan->window_size(), lr};
+  const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
     launcher_.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
       AskForUpdated(args, i + kUpdatesAhead);
@@ -254,6 +252,11 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
     });
   };
   WithKind(args_.kind, apply);
+  if (!args_.table.has_statistics()) return;
+  const CountUpdateArgs counts = {args_,         plan->batch(),  &failure_,
+                                  plan->shows(), plan->clicks(), plan->window_size()};
+  launcher_.one(counts.bound,
+                [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
 }
 
 }  // namespace hps

@@ -47,7 +47,7 @@ inline void AskForGathered(const GatherArgs& args, int64_t i) {
   const int64_t id = batch.inverse[i];
   if (IsInWindow(batch, id - batch.numbers->window_first)) {
     AskForRow<false>(args.cache, batch.slots[id],
-                     args.cache.table.header_bytes + 4 * args.cache.dim);
+                     args.cache.table.header_bytes() + 4 * args.cache.dim);
   }
 }
 

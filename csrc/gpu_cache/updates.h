@@ -53,10 +53,18 @@ struct ApplyArgs {
   BatchArgs batch;
   const float* sums;       // [N, dim]
   const Failure* failure;  // nothing is applied while it is set
-  const uint32_t* shows;   // [N] occurrences of each key; read in a table with statistics
-  const uint32_t* clicks;  // [N] of these, with label 1; or null
   int64_t bound;           // work items: window_size or more
   float lr;
+};
+
+// Of a table with statistics, once its updates are applied.
+struct CountUpdateArgs {
+  CacheArgs cache;
+  BatchArgs batch;
+  const Failure* failure;  // nothing is counted while it is set
+  const uint32_t* shows;   // [N] occurrences of each key
+  const uint32_t* clicks;  // [N] of these, with label 1; or null
+  int64_t bound;           // work items: window_size or more
 };
 
 struct TryArgs {
@@ -338,12 +346,17 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
     AtomicStore(&cache.clock->is_watched, uint32_t{1});
   }
   group.sync();  // all have seen the flags
-  group.elect([&] {
-    MarkUpdated(cache, slot, i);
-    if (!cache.table.has_statistics()) return;
-    const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
-    CountUpdate(RowAt(cache.table, slot), args.shows[id], clicks, cache.period);
-  });
+  group.elect([&] { MarkUpdated(cache, slot, i); });
+}
+
+// i: below bound. Apart from ApplyOne, so that rows which do not count pay nothing for it.
+template <class Group>
+HPS_HD void CountUpdateOne(Group, const CountUpdateArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
+  const int64_t id = WindowId(args.batch, i);
+  const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
+  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period);
 }
 
 // i: an occurrence. A key's last occurrence counts.

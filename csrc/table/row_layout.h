@@ -87,9 +87,6 @@ struct RowLayout {
 inline namespace HPS_BUILD {
 
 // A row as its optimizer sees it: scalars at kFirstScalar, weights at kRowHeaderFloats.
-HPS_HD float* FloatsOfRow(uint8_t* row, int64_t header_bytes) {
-  return reinterpret_cast<float*>(row + (header_bytes - kRowHeaderBytes));
-}
 HPS_HD const float* FloatsOfRow(const uint8_t* row, int64_t header_bytes) {
   return reinterpret_cast<const float*>(row + (header_bytes - kRowHeaderBytes));
 }

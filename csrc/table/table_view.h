@@ -48,9 +48,10 @@ struct TableView {
   SlotMark* marks = nullptr;   // [num_slots]
   uint8_t* pins = nullptr;     // [num_slots]
   uint8_t* rows = nullptr;     // [num_slots * row_bytes]
-  int64_t header_bytes = kRowHeaderBytes;
+  uint8_t* floats = nullptr;   // the same rows as their optimizers see them; see SetRows
 
-  HPS_HD_MEMBER bool has_statistics() const { return header_bytes != kRowHeaderBytes; }
+  HPS_HD_MEMBER int64_t header_bytes() const { return floats - rows + kRowHeaderBytes; }
+  HPS_HD_MEMBER bool has_statistics() const { return floats != rows; }
 };
 
 inline namespace HPS_BUILD {
@@ -100,9 +101,15 @@ HPS_HD uint8_t* RowAt(const TableView& table, int64_t slot) {
   return table.rows + slot * table.shape.row_bytes;
 }
 
-// The row of a slot as its optimizer sees it.
+// The row of a slot as its optimizer sees it (FloatsOfRow).
 HPS_HD float* FloatsAt(const TableView& table, int64_t slot) {
-  return FloatsOfRow(RowAt(table, slot), table.header_bytes);
+  return reinterpret_cast<float*>(table.floats + slot * table.shape.row_bytes);
+}
+
+// Where the rows are, and how long their headers.
+HPS_HD void SetRows(TableView* table, uint8_t* rows, int64_t header_bytes) {
+  table->rows = rows;
+  table->floats = rows + (header_bytes - kRowHeaderBytes);
 }
 
 HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) {

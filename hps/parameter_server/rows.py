@@ -107,7 +107,9 @@ class RowVerbs:
             else:
                 self.pull_pooled(read.table, read.keys, read.pooling, read.out)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+    ) -> None:
         """As ParameterServer.push."""
         tables = self._tables
         with tables.updates:
@@ -126,7 +128,7 @@ class RowVerbs:
         keys: AnyArray,
         rows: AnyArray,
         state: AnyArray | None,
-        statistics: Mapping[str, AnyArray] | None,
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """As ParameterServer.assign."""
         tables = self._tables

@@ -72,7 +72,7 @@ struct FarTable {
     cache.table.marks = reinterpret_cast<SlotMark*>(base(marks, 2 * kBucket * kBucketSlots));
     cache.table.pins = base(pins, kBucket * kBucketSlots);
     cache.table.spilled = base(&spilled, kBucket);
-    cache.table.rows = base(rows.data(), kBucket * kBucketSlots * kRowBytes);
+    SetRows(&cache.table, base(rows.data(), kBucket * kBucketSlots * kRowBytes), kRowHeaderBytes);
     cache.bucket_lists =
         reinterpret_cast<uint32_t*>(base(lists.data(), 2 * kBucket * int64_t{sizeof(uint32_t)}));
     cache.counters = counters.data();
@@ -160,7 +160,7 @@ void TestARefusedGradientStopsEveryUpdate() {
   std::vector<float> before(20), after(20);
   lab.Gather(&plan, before.data());
   const std::vector<float> sums(12, 1.0f);
-  ApplyArgs apply = {lab->args(), plan.batch(), sums.data(), &failure, nullptr, nullptr, 3, 0.5f};
+  ApplyArgs apply = {lab->args(), plan.batch(), sums.data(), &failure, 3, 0.5f};
   for (int64_t i = 0; i < 3; ++i) ApplyOne<OptimizerKind::kSgd>(HostGroup{}, apply, i);
   lab.Gather(&plan, after.data());
   HPS_CHECK(before == after && lab.num_rows() == 0);
