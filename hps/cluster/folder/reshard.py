@@ -188,7 +188,7 @@ def _open_source(source: Source) -> RowTier:
         counted = [schema.name for schema in store.schemas.values() if schema.statistics]
         if counted or PERIOD in store.extra_bytes(source.checkpoint):
             held = f"table {counted[0]!r} with statistics" if counted else "a period"
-            raise no_periods(f"{source.folder} holds {held}, and is to be kept by ranks")
+            raise no_periods(f"moving the rows of {source.folder}, which holds {held}")
         return store
     except BaseException:
         store.close()
