@@ -42,7 +42,7 @@ def test_ranks_have_no_periods(tmp_path: Path) -> None:
                 lambda: server.statistics("ads", KEYS),
             ]
             for verb in verbs:
-                with pytest.raises(hps.ConfigError, match="over ranks: only hps.ParameterServer"):
+                with pytest.raises(hps.ConfigError, match=r"over ranks: only hps\.ParameterServer"):
                     verb()
         return "done"
 

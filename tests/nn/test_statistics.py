@@ -95,9 +95,7 @@ def test_a_scaler_and_a_change_of_gradients_keep_the_clicks(server: hps.Paramete
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean", None])
-def test_a_module_of_one_table_counts(
-    server: hps.ParameterServer, pooling: Any
-) -> None:
+def test_a_module_of_one_table_counts(server: hps.ParameterServer, pooling: Any) -> None:
     embedding, optimizer = hps.SparseEmbedding(server, "ads", pooling), hps.RowOptimizer(server)
     embedding(make_batch()).sum().backward()
     optimizer.step()
@@ -114,9 +112,7 @@ def test_pinned_rows_of_a_pipeline_count(server: hps.ParameterServer) -> None:
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_features_that_are_left_out_do_not_count(
-    server: hps.ParameterServer, learns: bool
-) -> None:
+def test_features_that_are_left_out_do_not_count(server: hps.ParameterServer, learns: bool) -> None:
     embeddings, optimizer = hps.SparseEmbeddings(server, {"b": "ads"}), hps.RowOptimizer(server)
     weights = torch.ones(5, requires_grad=True) if learns else None
     ads = hps.Ids(ADS.keys_L, ADS.offsets, weights)

@@ -64,9 +64,7 @@ def run(path: Path, depth: int = 0, accumulate: int = 1, **changes: Any) -> dict
         tier = "dram_cache" if config.gpu is None else "gpu_cache"
         return {
             "digests": [server.digest("ads"), server.digest("users")],
-            "counts": {
-                name: part.tolist() for name, part in server.statistics("ads", ALL).items()
-            },
+            "counts": {name: part.tolist() for name, part in server.statistics("ads", ALL).items()},
             "evictions": server.stats()[tier]["evictions"],
         }
 

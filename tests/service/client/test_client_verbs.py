@@ -169,7 +169,7 @@ def test_table_is_made_on_all_shards_and_a_differing_one_refused(tmp_path: Path)
             client.advance_period,
             lambda: client.statistics("ads", EDGES),
         ):
-            with pytest.raises(ConfigError, match="over servers: only hps.ParameterServer has"):
+            with pytest.raises(ConfigError, match=r"over servers: only hps\.ParameterServer has"):
                 verb()
         client.push("ads", EDGES, np.ones((6, 8), np.float32))
         assert client.num_rows("ads") == 4
