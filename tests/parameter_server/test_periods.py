@@ -328,6 +328,13 @@ def test_a_store_keeps_whether_a_table_counts(tmp_path: Path, stored: bool) -> N
         assert server.num_rows("ads") == 2
 
 
+def test_a_store_without_a_checkpoint_knows_which_tables_count(tmp_path: Path) -> None:
+    hps.ParameterServer(config(tmp_path)).close()
+    with hps.open(tmp_path / "store") as reader:
+        assert [table.statistics for table in reader.tables.values()] == [True, False]
+        assert counts(reader) == [[0, 0, 0], [0, 0, 0], [-1, -1, -1]]
+
+
 def test_a_store_without_statistics_may_get_a_table_that_counts(tmp_path: Path) -> None:
     with hps.ParameterServer(config(tmp_path, PLAIN)) as server:
         server.push("plain", KEYS, ONES)
