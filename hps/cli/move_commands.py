@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _FILE = (
     "An export has a row group for each 65536 rows. A file has the columns key (uint64), weights "
     "(float32, fixed_size_list<float> of dim) and, where the optimizer has state, state (float32, "
-    "fixed_size_list<float>: the row's scalars, then its vectors). Table and seed stand in the "
-    "file's metadata, as JSON under 'hps'."
+    "fixed_size_list<float>: the row's scalars, then its vectors); of a table with statistics also "
+    "show, click (float32) and last_period (int64). Table and seed stand in the file's metadata, "
+    "as JSON under 'hps'."
 )
 _TYPES = (
     "Taken are key as uint64 or int64 (by its 64 bits), weights and state as fixed_size_list<float>"
