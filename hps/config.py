@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
-from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.common.row_layout import RowLayout
 
 _MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -108,8 +110,10 @@ class TableConfig:
     statistics: bool = False
 
     @property
-    def layout(self) -> RowLayout:
+    def layout(self) -> "RowLayout":
         """Where the fields of its rows lie."""
+        from hps.common.row_layout import RowLayout  # and numpy, which `hps --help` does without
+
         return RowLayout(self.optimizer.kind, self.dim, self.statistics)
 
     def __post_init__(self) -> None:
