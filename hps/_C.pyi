@@ -170,7 +170,12 @@ class _RowCache(Generic[_Plan]):
         mean: bool,
         out: npt.NDArray[np.float32],
     ) -> None: ...
-    def sum_gradients(self, plan: _Plan, grads: npt.NDArray[np.float32]) -> int: ...
+    def sum_gradients(
+        self,
+        plan: _Plan,
+        grads: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.uint8] | None = None,
+    ) -> int: ...
     def sum_bag_gradients(
         self,
         plan: _Plan,
@@ -178,6 +183,7 @@ class _RowCache(Generic[_Plan]):
         weights: npt.NDArray[np.float32] | None,
         mean: bool,
         grads: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.uint8] | None = None,
     ) -> int: ...
     def sum_here(
         self, plan: _Plan, keys: npt.NDArray[np.uint64], grads: npt.NDArray[np.float32], lr: float
@@ -187,13 +193,21 @@ class _RowCache(Generic[_Plan]):
     def watch(self) -> None: ...
     @property
     def is_watched(self) -> bool: ...
-    def push(self, plan: _Plan, grads: npt.NDArray[np.float32], lr: float) -> int: ...
+    def push(
+        self,
+        plan: _Plan,
+        grads: npt.NDArray[np.float32],
+        lr: float,
+        labels: npt.NDArray[np.uint8] | None = None,
+    ) -> int: ...
+    def set_period(self, period: int) -> None: ...
     def assign(
         self,
         plan: _Plan,
         rows: npt.NDArray[np.float32],
         state: npt.NDArray[np.float32] | None,
         lr: float,
+        statistics: npt.NDArray[np.uint8] | None = None,
     ) -> None: ...
     def read_rows(self, plan: _Plan, images: npt.NDArray[np.uint8]) -> None: ...
     def write_rows(self, plan: _Plan, images: npt.NDArray[np.uint8]) -> None: ...
@@ -220,6 +234,7 @@ class DramCache(_RowCache[BatchPlan]):
         initializer_kind: str,
         initializer_numbers: tuple[float, float],
         stream: int,
+        statistics: bool = False,
     ) -> None: ...
     @property
     def instruction_set(self) -> str: ...
@@ -264,7 +279,13 @@ class TableBatch:
     def hold(self) -> bool: ...
     def find(self) -> bool: ...
     def pool(self, places: TablePlaces, out: _Values) -> None: ...
-    def sum(self, places: TablePlaces, grads: _Values, rates: list[float]) -> tuple[int, int]: ...
+    def sum(
+        self,
+        places: TablePlaces,
+        grads: _Values,
+        rates: list[float],
+        labels: npt.NDArray[np.uint8] | None = None,
+    ) -> tuple[int, int]: ...
     def apply(self, rates: list[float]) -> None: ...
     def release(self) -> None: ...
     def plan(self, table: int) -> BatchPlan: ...
@@ -282,15 +303,20 @@ class TableBatch:
 def copy_by_bag(
     pool: ThreadPool, grads: npt.NDArray[np.float32], out: npt.NDArray[np.float32]
 ) -> None: ...
-def row_layout(kind: str, dim: int) -> dict[str, int]: ...
+def row_layout(kind: str, dim: int, statistics: bool = False) -> dict[str, int]: ...
 def digest_rows(rows: npt.NDArray[np.uint8]) -> tuple[int, int]: ...
 
+MAX_PERIOD: int
 TAME_FIRST_MOMENT: float
 TAME_FTRL_WEIGHT: float
 TAME_FTRL_LINEAR: float
 
 def are_tame(
-    kind: str, dim: int, images: npt.NDArray[np.uint8], found: npt.NDArray[np.uint8]
+    kind: str,
+    dim: int,
+    images: npt.NDArray[np.uint8],
+    found: npt.NDArray[np.uint8],
+    statistics: bool = False,
 ) -> bool: ...
 def safe_gradient_bits(
     optimizer_kind: str,
@@ -318,6 +344,7 @@ class GpuCache(_RowCache[GpuPlan]):
         initializer_kind: str,
         initializer_numbers: tuple[float, float],
         stream: int,
+        statistics: bool = False,
     ) -> None: ...
     @property
     def device(self) -> str: ...
@@ -342,6 +369,7 @@ def gpu_cache_args(
     initializer_numbers: tuple[float, float],
     stream: int,
     base: int,
+    statistics: bool = False,
 ) -> tuple[int, bytes]: ...
 
 # --- ssd_store
@@ -349,7 +377,7 @@ def gpu_cache_args(
 _Rows = npt.NDArray[np.uint8]
 _Keys = npt.NDArray[np.uint64]
 _Flags = npt.NDArray[np.uint8]
-_SchemaFields = tuple[str, int, int, str, float, float, int]
+_SchemaFields = tuple[str, int, int, str, float, float, int, bool]
 
 class SsdScan:
     @property

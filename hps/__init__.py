@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from hps.nn.embeddings import SparseEmbeddings
     from hps.nn.grad_scaler import ClusterGradScaler
     from hps.nn.row_optimizer import RowOptimizer
+    from hps.parameter_server.open_server import open as open
     from hps.parameter_server.server import ParameterServer
-    from hps.parameter_server.server import open as open
     from hps.pipeline import Pipeline
     from hps.reader.keys import key_of, keys_of
     from hps.service.client.options import TlsConfig
@@ -87,7 +87,7 @@ _LAZY = {
     "Ids": "hps.types",
     "ClusterConfig": "hps.cluster.config",
     "ParameterServer": "hps.parameter_server.server",
-    "open": "hps.parameter_server.server",
+    "open": "hps.parameter_server.open_server",
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
     "Features": "hps.features.features",

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.common.row_layout import RowLayout
 
 _MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -87,6 +90,8 @@ class TableConfig:
         features: columns of the log that the table serves; None is all that no other table names.
         shared_vocabulary: equal raw values of its features are one key.
         share: its part of each tier's bytes, relative to the other tables'.
+        statistics: rows count their shows and clicks, in 16 bytes more; see docs/life_cycle.md.
+            Fixed once the store exists.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -102,6 +107,14 @@ class TableConfig:
     features: Sequence[str] | None = None
     shared_vocabulary: bool = False
     share: float = 1.0
+    statistics: bool = False
+
+    @property
+    def layout(self) -> "RowLayout":
+        """Where the fields of its rows lie."""
+        from hps.common.row_layout import RowLayout  # and numpy, which `hps --help` does without
+
+        return RowLayout(self.optimizer.kind, self.dim, self.statistics)
 
     def __post_init__(self) -> None:
         if not is_table_name(self.name):
@@ -120,6 +133,7 @@ class TableConfig:
                 f"{where}: initializer={self.initializer!r} must be hps.Constant, Uniform or Normal"
             )
         require_flag(f"{where}: shared_vocabulary", self.shared_vocabulary)
+        require_flag(f"{where}: statistics", self.statistics)
         require_number(f"{where}: share", self.share, above=0)
         if self.features is not None:
             features: object = self.features
@@ -143,6 +157,20 @@ def differences(one: TableConfig, other: TableConfig) -> list[str]:
         for name in names
         if getattr(one, name) != getattr(other, name)
     ]
+
+
+def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
+    """Refuses tables with statistics where they cannot be kept; before anything is written.
+
+    Raises:
+        ConfigError: names the table, why, and what to do.
+    """
+    for table in tables:
+        if table.statistics:
+            raise ConfigError(
+                f"table {table.name!r} has statistics=True, but {why}: use hps.ParameterServer "
+                "with engine='segments' and rows in DRAM, or statistics=False"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +308,7 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name appears twice")
+        self._check_statistics()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -300,6 +329,13 @@ class Config:
                 raise ConfigError(
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
+
+    def _check_statistics(self) -> None:
+        gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
+        if gpu:
+            refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
+        if self.ssd.engine == "rocksdb":
+            refuse_statistics(self.tables, "engine='rocksdb' does not store them yet")
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

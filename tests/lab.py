@@ -17,7 +17,7 @@ import hps
 from hps import _C, dram_cache
 from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.failures import Failures
-from hps.parameter_server import server as parameter_server
+from hps.parameter_server import open_server
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import ParameterServer
 from tests.gpu_cache.host_device import AskedCache, HostDevice
@@ -105,11 +105,11 @@ class Lab:
 
     def open(self, dram: str = "1MiB", **options: Any) -> ParameterServer:
         """As hps.open."""
-        return parameter_server.open(self.path, dram=dram, _tiers=self.tiers, **options)
+        return open_server.open(self.path, dram=dram, _tiers=self.tiers, **options)
 
     def smallest_budget(self, table: hps.TableConfig) -> int:
         """Bytes of the smallest cache a table can have."""
-        row_bytes = _C.row_layout(table.optimizer.kind, table.dim)["row_bytes"]
+        row_bytes = table.layout.row_bytes
         if self.kind in ("twins", "three_twins"):
             return TWIN_ROWS * row_bytes
         with pytest.raises(hps.ConfigError) as refusal:

@@ -24,7 +24,13 @@ from tests.logs import write_criteo
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
 DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
-DOCUMENTS += ["docs/features.md", "docs/tutorial.md", "docs/options.md"]
+DOCUMENTS += [
+    "docs/life_cycle.md",
+    "docs/ssd_store_format.md",
+    "docs/features.md",
+    "docs/tutorial.md",
+    "docs/options.md",
+]
 DOCUMENTS += ["docs/clients.md", "docs/cluster.md", "docs/cluster_format.md"]
 DOCUMENTS += ["docs/cluster_protocol.md", "docs/cluster_sizing.md"]
 PATH = re.compile(
@@ -54,6 +60,14 @@ def test_second_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.M
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     with hps.open("net", checkpoint="day-1") as server:
         assert server.num_rows("ads") > 1000
+
+
+def test_the_example_of_the_life_cycle_prints_what_the_page_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs/life_cycle.md").read_text()
+    exec(compile(page.split("```python\n")[1].split("```")[0], "life_cycle.md", "exec"), {})
+    assert f"prints `{capsys.readouterr().out.strip()}`" in page
 
 
 PAGE_OF_MODELS = (ROOT / "docs/models.md").read_text()

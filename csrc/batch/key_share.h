@@ -25,6 +25,7 @@ struct KeyShare {
   float* values;       // [num_ids * dim] sums (of dram_cache: embeddings, then sums)
   float* aside;        // [2 * runs * dim] sums of runs that are set aside
   uint32_t* counts;    // [num_ids] occurrences of a key, while and after they are summed
+  uint32_t* clicks;    // [num_ids] of these, with label 1; null where there are no labels
   uint32_t* hot_ids;   // [num_hot] ids with a full run
   uint32_t* youngest;  // [num_ids] a hot key's youngest run set aside, or kNoRun
   uint32_t* older;     // [2 * runs] of a run set aside: the key's next older one

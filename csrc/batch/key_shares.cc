@@ -157,6 +157,16 @@ void KeyShares::PrepareSums(int owner, int32_t dim, KeyShare* share) {
   share->aside = memory.aside.Reserve(2 * most_runs * dim);
 }
 
+void KeyShares::CountClicks(int owner, const uint8_t* labels, KeyShare* share) {
+  share->clicks = nullptr;
+  if (labels == nullptr) return;
+  share->clicks = memories_[owner].clicks.Reserve(share->num_ids);
+  std::memset(share->clicks, 0, static_cast<size_t>(share->num_ids) * sizeof(uint32_t));
+  for (int64_t i = 0; i < share->num_occurrences; ++i) {
+    share->clicks[share->ids[i] & ~kFirstOfKey] += labels[share->scan_positions[i]];
+  }
+}
+
 bool KeyShares::Matches(const uint64_t* keys, int64_t count) const {
   if (count != num_occurrences_) return false;
   return count == 0 ||

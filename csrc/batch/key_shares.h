@@ -53,6 +53,9 @@ class KeyShares {
   void PrepareJoin(int owner, KeyShare* share);
   // Makes room for what sums of `dim` floats need besides the sums.
   void PrepareSums(int owner, int32_t dim, KeyShare* share);
+  // Counts the occurrences of each of the share's keys that have label 1, labels[L] being 0 or 1;
+  // null: there are no labels. All owners at once.
+  void CountClicks(int owner, const uint8_t* labels, KeyShare* share);
 
   // True unless keys[count] probably repeat: by the last batch that was numbered, and by a sample.
   bool SeemDistinct(const uint64_t* keys, int64_t count);
@@ -68,7 +71,8 @@ class KeyShares {
   static constexpr int64_t kKeyPadding = 64;  // look-ups read whole groups of keys
 
   struct Memory {
-    Array<uint32_t> id_table, ids, scan_positions, joint_ids, counts, hot_ids, youngest, older;
+    Array<uint32_t> id_table, ids, scan_positions, joint_ids, counts, clicks, hot_ids, youngest,
+        older;
     Array<uint64_t> keys;
     Array<float> aside;
     int64_t last_unique = 0;  // of the batch before: sizes the id table of the next

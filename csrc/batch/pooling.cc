@@ -54,6 +54,21 @@ void DivideTo(const Value* values, int64_t count, float divisor, float* out) {
 
 }  // namespace
 
+void SpreadLabels(const BagsView& bags, const uint8_t* labels, uint8_t* out) {
+  const auto num_examples = static_cast<size_t>(bags.num_examples);
+  for (int64_t feature = 0; feature < bags.num_features; ++feature) {
+    const int64_t* const offsets = bags.offsets + feature * bags.num_examples;
+    if (bags.are_single) {
+      std::memcpy(out + offsets[0], labels, num_examples);
+      continue;
+    }
+    for (int64_t example = 0; example < bags.num_examples; ++example) {
+      const auto length = static_cast<size_t>(offsets[example + 1] - offsets[example]);
+      std::memset(out + offsets[example], labels[example], length);
+    }
+  }
+}
+
 void CopyByBag(const float* gradients, int64_t num_examples, int64_t num_features, int64_t dim,
                ThreadPool* pool, float* out) {
   const auto row_bytes = static_cast<size_t>(dim) * sizeof(float);

@@ -36,6 +36,9 @@ class Pooling {
   Array<float> divided_;    // gradients of means
 };
 
+// Labels of examples [num_examples] as those of the bags' occurrences, out [L].
+void SpreadLabels(const BagsView& bags, const uint8_t* labels, uint8_t* out);
+
 // Copies gradients of pooled rows [num_examples, num_features * dim] to those of the bags
 // [num_features * num_examples, dim].
 void CopyByBag(const float* gradients, int64_t num_examples, int64_t num_features, int64_t dim,

@@ -25,10 +25,10 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
                                      const std::vector<double>& hyperparameters, int64_t dim,
                                      int64_t capacity_bytes, const std::string& instruction_set,
                                      const std::string& initializer_kind,
-                                     std::pair<double, double> initializer_numbers,
-                                     uint64_t stream) {
+                                     std::pair<double, double> initializer_numbers, uint64_t stream,
+                                     bool statistics) {
   DramCacheOptions options;
-  options.layout = {ParseOptimizer(optimizer_kind), dim};
+  options.layout = {ParseOptimizer(optimizer_kind), dim, statistics};
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
   options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
@@ -114,10 +114,11 @@ void BindPlan(nb::module_& module) {
           "keys"_a.noconvert());
 }
 
-nb::dict LayoutOf(const std::string& kind, int64_t dim) {
-  const RowLayout layout{ParseOptimizer(kind), dim};
+nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics) {
+  const RowLayout layout{ParseOptimizer(kind), dim, statistics};
   nb::dict fields;
   fields["row_bytes"] = layout.row_bytes();
+  fields["header_bytes"] = layout.header_bytes();
   fields["state_floats"] = layout.state_floats();
   fields["header_scalars"] = layout.header_scalars();
   fields["state_vectors"] = layout.state_vectors();
@@ -126,8 +127,8 @@ nb::dict LayoutOf(const std::string& kind, int64_t dim) {
 
 // True if every found one of row images [n, row_bytes] is tame (optimizer/safe_gradient.h).
 bool ImagesAreTame(const std::string& kind, int64_t dim, Matrix<const uint8_t> images,
-                   Vector<const uint8_t> found) {
-  const RowLayout layout{ParseOptimizer(kind), dim};
+                   Vector<const uint8_t> found, bool statistics) {
+  const RowLayout layout{ParseOptimizer(kind), dim, statistics};
   CheckShape(
       images.shape(1) == static_cast<size_t>(layout.row_bytes()) && images.shape(0) == found.size(),
       "images [n, row_bytes] and found [n] are needed");
@@ -167,7 +168,7 @@ void BindDramCache(nb::module_& module) {
   nb::class_<DramCache> cls(module, "DramCache");
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
-          "initializer_numbers"_a, "stream"_a, nb::keep_alive<0, 2>());
+          "initializer_numbers"_a, "stream"_a, "statistics"_a = false, nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
@@ -190,13 +191,14 @@ void BindDramCache(nb::module_& module) {
                   out.data());
       },
       "pool"_a, "grads"_a.noconvert(), "out"_a.noconvert());
-  module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a);
+  module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a, "statistics"_a = false);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());
+  module.attr("MAX_PERIOD") = kMostPeriod;
   module.attr("TAME_FIRST_MOMENT") = kTameFirstMoment;
   module.attr("TAME_FTRL_WEIGHT") = kTameFtrlWeight;
   module.attr("TAME_FTRL_LINEAR") = kTameFtrlLinear;
   module.def("are_tame", &ImagesAreTame, "kind"_a, "dim"_a, "images"_a.noconvert(),
-             "found"_a.noconvert());
+             "found"_a.noconvert(), "statistics"_a = false);
   module.def("safe_gradient_bits", &SafeBitsOf, "optimizer_kind"_a, "hyperparameters"_a,
              "initializer_kind"_a, "initializer_numbers"_a, "lr"_a);
 }

@@ -114,13 +114,14 @@ std::string FormatOf(Structs* structs) {
   }
 
 HPS_DESCRIBE(TableShape, num_parts, buckets_per_part, part_bits, row_bytes);
-HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows);
+HPS_DESCRIBE(TableView, shape, digests, spilled, marks, pins, rows, floats);
 HPS_DESCRIBE(InitializerSpec, kind, first, second, stream);
 HPS_DESCRIBE(OptimizerNumbers, eps, initial_accumulator, beta1, beta2, one_minus_beta1,
              one_minus_beta2, beta, l1, l2, weight_decay);
 HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_stamps, has_wants,
              is_watched);
-HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim);
+HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim,
+             period);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
              refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
 HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
@@ -144,7 +145,7 @@ HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
 HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr);
 HPS_DESCRIBE(NoteFailureArgs, batch, failure, cache);
-HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, last, bound, lr);
+HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, statistics, last, bound, lr);
 HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);
 HPS_DESCRIBE(KeysArgs, cache, keys, presence, slots, first_pinned);
 HPS_DESCRIBE(ScanArgs, cache, first, count, most, dirty_only, ranks, rows, result);
@@ -192,16 +193,16 @@ std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
                                             int64_t capacity_bytes,
                                             const std::string& initializer_kind,
                                             std::pair<double, double> initializer_numbers,
-                                            uint64_t stream, uint64_t base) {
+                                            uint64_t stream, uint64_t base, bool statistics) {
   CacheArgs args = {};
   args.kind = ParseOptimizer(optimizer_kind);
   args.dim = static_cast<int32_t>(dim);
   args.numbers = ParseNumbers(args.kind, hyperparameters);
   args.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   TableMemory memory;
-  const RowLayout layout{args.kind, dim};
+  const RowLayout layout{args.kind, dim, statistics};
   ThrowIfError(TableMemory::Plan(capacity_bytes, layout.row_bytes(), &memory));
-  memory.Bind(reinterpret_cast<uint8_t*>(base), &args);
+  memory.Bind(reinterpret_cast<uint8_t*>(base), layout.header_bytes(), &args);
   return {memory.bytes, nb::bytes(&args, sizeof(args))};
 }
 
@@ -223,7 +224,7 @@ void BindGpuKernels(nb::module_& module) {
   module.def("gpu_reserve_rounds", &ReserveRounds, nb::kw_only(), "is_full"_a);
   module.def("gpu_cache_args", &MakeCacheArgs, nb::kw_only(), "optimizer_kind"_a,
              "hyperparameters"_a, "dim"_a, "capacity_bytes"_a, "initializer_kind"_a,
-             "initializer_numbers"_a, "stream"_a, "base"_a);
+             "initializer_numbers"_a, "stream"_a, "base"_a, "statistics"_a = false);
 }
 
 }  // namespace hps

@@ -20,6 +20,8 @@
 namespace hps {
 
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+using Labels = std::optional<Vector<const uint8_t>>;
+using Statistics = std::optional<Matrix<const uint8_t>>;
 
 template <class Kind>
 class RowCacheBinding {
@@ -50,6 +52,25 @@ class RowCacheBinding {
     CheckShape(images.shape(0) == static_cast<size_t>(count) &&
                    images.shape(1) == static_cast<size_t>(cache.layout().row_bytes()),
                "a uint8 array [rows, row_bytes] of as many rows is needed");
+  }
+
+  // Of the plan's occurrences, each 0 or 1.
+  static const uint8_t* LabelsOf(const Labels& labels, const Plan& plan) {
+    if (!labels) return nullptr;
+    CheckShape(labels->size() == static_cast<size_t>(plan.num_occurrences()),
+               "uint8 labels [occurrences of the plan] are needed");
+    return labels->data();
+  }
+
+  // Of as many rows, as the layout has them.
+  static const RowStatistics* StatisticsOf(const Cache& cache, const Statistics& statistics,
+                                           size_t count) {
+    if (!statistics) return nullptr;
+    const bool fits = statistics->shape(0) == count && statistics->shape(1) == kStatisticsBytes;
+    CheckShape(
+        fits && cache.layout().has_statistics,
+        "uint8 statistics [occurrences of the plan, 16], of a table that has them, are needed");
+    return reinterpret_cast<const RowStatistics*>(statistics->data());
   }
 
   static void BindShape(nb::class_<Cache>* cls) {
@@ -131,15 +152,16 @@ class RowCacheBinding {
         .def(
             "sum_bag_gradients",
             [](Cache& cache, Plan& plan, Offsets offsets, Weights weights, bool mean,
-               Matrix<const float> gradients) {
+               Matrix<const float> gradients, Labels labels) {
               const auto dim = static_cast<size_t>(cache.layout().dim);
               const BagsView bags =
                   BagsOfGradients(offsets, weights, mean, gradients, dim, plan.num_occurrences());
+              const uint8_t* flags = LabelsOf(labels, plan);
               nb::gil_scoped_release unlocked;
-              return cache.SumGradients(&plan, gradients.data(), &bags);
+              return cache.SumGradients(&plan, gradients.data(), &bags, flags);
             },
             "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
-            "grads"_a.noconvert());
+            "grads"_a.noconvert(), "labels"_a.noconvert().none() = nb::none());
   }
 
   static void BindMoves(nb::class_<Cache>* cls) {
@@ -204,12 +226,13 @@ class RowCacheBinding {
         .def("apply", &Cache::Apply, "plan"_a, "lr"_a, Unlocked())
         .def(
             "sum_gradients",
-            [](Cache& cache, Plan& plan, Matrix<const float> gradients) {
+            [](Cache& cache, Plan& plan, Matrix<const float> gradients, Labels labels) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));
+              const uint8_t* flags = LabelsOf(labels, plan);
               nb::gil_scoped_release unlocked;
-              return cache.SumGradients(&plan, gradients.data());
+              return cache.SumGradients(&plan, gradients.data(), nullptr, flags);
             },
-            "plan"_a, "grads"_a.noconvert())
+            "plan"_a, "grads"_a.noconvert(), "labels"_a.noconvert().none() = nb::none())
         .def(
             "sum_here",
             [](Cache& cache, Plan& plan, Keys keys, Matrix<const float> gradients, float lr) {
@@ -228,29 +251,35 @@ class RowCacheBinding {
         .def_prop_ro("is_watched", &Cache::is_watched)
         .def(
             "push",
-            [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr) {
+            [](Cache& cache, Plan& plan, Matrix<const float> gradients, float lr, Labels labels) {
               CheckOccurrences(cache, plan, nb::ndarray<>(gradients));
+              const uint8_t* flags = LabelsOf(labels, plan);
               nb::gil_scoped_release unlocked;
-              int64_t worst = cache.SumGradients(&plan, gradients.data());
+              int64_t worst = cache.SumGradients(&plan, gradients.data(), nullptr, flags);
               if (worst < 0) worst = cache.FindOverflow(&plan, lr);
               if (worst < 0) cache.Apply(&plan, lr);
               return worst;
             },
-            "plan"_a, "grads"_a.noconvert(), "lr"_a)
+            "plan"_a, "grads"_a.noconvert(), "lr"_a, "labels"_a.noconvert().none() = nb::none())
+        .def(
+            "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
+            "period"_a)
         .def(
             "assign",
             [](Cache& cache, Plan& plan, Matrix<const float> rows,
-               std::optional<Matrix<const float>> state, float lr) {
+               std::optional<Matrix<const float>> state, float lr, Statistics statistics) {
               CheckOccurrences(cache, plan, nb::ndarray<>(rows));
               if (state) {
                 const auto width = static_cast<size_t>(cache.layout().state_floats());
                 CheckShape(state->shape(0) == rows.shape(0) && state->shape(1) == width,
                            "state must be [occurrences of the plan, state_floats]");
               }
+              const RowStatistics* counted = StatisticsOf(cache, statistics, rows.shape(0));
               nb::gil_scoped_release unlocked;
-              cache.Assign(&plan, rows.data(), state ? state->data() : nullptr, lr);
+              cache.Assign(&plan, rows.data(), state ? state->data() : nullptr, counted, lr);
             },
-            "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a);
+            "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a,
+            "statistics"_a.noconvert().none() = nb::none());
   }
 
   static void BindRows(nb::class_<Cache>* cls) {

@@ -27,9 +27,9 @@ using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// name, dim, optimizer's number, initializer, its numbers, row_bytes
+// name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics
 using SchemaTuple =
-    std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t>;
+    std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t, bool>;
 
 void Require(bool condition, const std::string& message) {
   if (!condition) ThrowIfError(Status(StatusCode::kConfig, message));
@@ -44,6 +44,7 @@ TableSchema SchemaFrom(const SchemaTuple& fields) {
   schema.initializer_numbers[0] = std::get<4>(fields);
   schema.initializer_numbers[1] = std::get<5>(fields);
   schema.row_bytes = std::get<6>(fields);
+  schema.has_statistics = std::get<7>(fields);
   return schema;
 }
 
@@ -54,7 +55,8 @@ SchemaTuple TupleFrom(const TableSchema& schema) {
           schema.initializer,
           schema.initializer_numbers[0],
           schema.initializer_numbers[1],
-          schema.row_bytes};
+          schema.row_bytes,
+          schema.has_statistics};
 }
 
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,

@@ -219,14 +219,18 @@ class Handle {
 
   // The first table with a culprit and which key it is, or (-1, -1).
   std::pair<int64_t, int64_t> Sum(const TablePlaces& places, const AnyConstMatrix& gradients,
-                                  const std::vector<float>& rates) {
+                                  const std::vector<float>& rates,
+                                  const std::optional<Vector<const uint8_t>>& labels) {
     CheckPlans();
     CheckPlaces(places, gradients.shape(0), gradients.shape(1));
     CheckRates(rates);
     CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
+    CheckShape(!labels || labels->size() == static_cast<size_t>(batch_.num_examples()),
+               "uint8 labels [B] are needed");
     const GradientValues values = ValuesOf(gradients);
+    const uint8_t* flags = labels ? labels->data() : nullptr;
     nb::gil_scoped_release unlocked;
-    batch_.Sum(places.tables, places.width, values, rates);
+    batch_.Sum(places.tables, places.width, values, flags, rates);
     return Culprit();
   }
 
@@ -374,7 +378,8 @@ void BindTableBatch(nb::module_& module) {
       .def("hold", &Handle::Hold)
       .def("find", &Handle::Find)
       .def("pool", &Handle::Pool, "places"_a, "out"_a.noconvert())
-      .def("sum", &Handle::Sum, "places"_a, "grads"_a.noconvert(), "rates"_a)
+      .def("sum", &Handle::Sum, "places"_a, "grads"_a.noconvert(), "rates"_a,
+           "labels"_a.noconvert().none() = nb::none())
       .def("apply", &Handle::Apply, "rates"_a)
       .def("release", &Handle::Release)
       .def(

@@ -47,6 +47,7 @@ struct CacheView {
   bool has_wants;     // rows have been marked as wanted
   OptimizerNumbers numbers;
   InitializerSpec initializer;
+  uint32_t period;  // in which updates count, in a table with statistics
 };
 
 struct BatchLoops {

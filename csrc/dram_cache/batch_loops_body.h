@@ -124,7 +124,8 @@ inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
   WithDim(cache.dim, [&](auto lanes) {
     for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
       if (id + kAhead < worker.window_end) {
-        PrefetchRow(RowAt(cache.table, worker.slots[id + kAhead]), kRowHeaderBytes + 4 * cache.dim);
+        PrefetchRow(RowAt(cache.table, worker.slots[id + kAhead]),
+                    cache.table.header_bytes() + 4 * cache.dim);
       }
       CopyColumns<decltype(lanes)::kWidth>(WeightsAt(cache.table, worker.slots[id]), cache.dim,
                                            worker.values + id * cache.dim);
@@ -216,7 +217,7 @@ inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* row
       }
       __builtin_memset(row, 0, static_cast<uint64_t>(row_bytes));
       SetKeyAt(table, worker->slots[id], worker->keys[id]);
-      auto* values = reinterpret_cast<float*>(row);
+      float* const values = FloatsAt(table, worker->slots[id]);
       InitializeWeights(lanes, cache.initializer, worker->keys[id], values + kRowHeaderFloats);
       StartState(lanes, cache.kind, values, lr, cache.numbers);
     }

@@ -190,6 +190,14 @@ void BatchPlan::PrepareSums(int32_t dim) {
   for (int i = 0; i < num_workers_; ++i) shares_.PrepareSums(i, dim, &workers_[i].batch);
 }
 
+void BatchPlan::CountClicks(const uint8_t* labels, ThreadPool* pool) {
+  int number = 0;
+  ForWorkersInTurn([&](WorkerBatch* worker) { worker->result = number++; });
+  ForWorkers(pool, [&](WorkerBatch* worker) {
+    shares_.CountClicks(static_cast<int>(worker->result), labels, worker);
+  });
+}
+
 void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim,
                            ThreadPool* pool, OutputValues out) {
   const float** rows = pooling_.PrepareRows(num_occurrences());

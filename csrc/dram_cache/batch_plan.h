@@ -147,6 +147,8 @@ class BatchPlan {
   void PrepareValues(int32_t dim);
   // Makes room for a sum a key, and for what summing needs besides.
   void PrepareSums(int32_t dim);
+  // Counts each key's occurrences with label 1 of labels[count]; null: there are no labels.
+  void CountClicks(const uint8_t* labels, ThreadPool* pool);
   // Pools the values of all keys of the batch into out [examples, features * dim].
   void PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
                   OutputValues out);

@@ -28,7 +28,7 @@ inline int64_t FindOverflow(const CacheView& cache, WorkerBatch* batch, float lr
   return WithDim(cache.dim, [&](auto lanes) {
     for (int64_t id = batch->window_begin; id < batch->window_end; ++id) {
       const int64_t slot = batch->slots[id];
-      auto* row = reinterpret_cast<float*>(RowAt(cache.table, slot));
+      float* const row = FloatsAt(cache.table, slot);
       // Nobody reads a fresh row's state, which its first update starts again.
       if (cache.table.marks[slot].flags & kFresh) StartState(lanes, cache.kind, row, lr, numbers);
       if (!UpdateIsFinite(lanes, cache.kind, row, SumOf(lanes, *batch, id), lr, numbers)) return id;
@@ -37,7 +37,16 @@ inline int64_t FindOverflow(const CacheView& cache, WorkerBatch* batch, float lr
   });
 }
 
-template <bool kWatchesTame, class Lanes, class Update>
+// Counts an update of the key `id`, of its occurrences in the batch. The one occurrence of a key
+// that was not numbered has no label.
+inline void CountUpdateOf(const CacheView& cache, const WorkerBatch& worker, int64_t id) {
+  const bool is_each = worker.gradients != nullptr;
+  const uint32_t shows = is_each ? 1 : worker.counts[id];
+  const uint32_t clicks = is_each || worker.clicks == nullptr ? 0 : worker.clicks[id];
+  CountUpdate(RowAt(cache.table, worker.slots[id]), shows, clicks, cache.period);
+}
+
+template <bool kWatchesTame, bool kCounts, class Lanes, class Update>
 inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes, float lr,
                          Update update) {
   const WorkerBatch& worker = *batch;
@@ -53,13 +62,14 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
       __builtin_prefetch(table.marks + slot, 1);
     }
     const int64_t slot = worker.slots[id];
-    auto* row = reinterpret_cast<float*>(RowAt(table, slot));
+    float* const row = FloatsAt(table, slot);
     uint8_t& flags = table.marks[slot].flags;
     // A new row's state starts with the learning rate of its first update, not of the read that
     // brought it up: how long a row stays cached must not show in its bits.
     if (flags & kFresh) [[unlikely]]
       StartState(lanes, cache.kind, row, lr, cache.numbers);
     update(lanes, row, SumOf(lanes, worker, id));
+    if constexpr (kCounts) CountUpdateOf(cache, worker, id);
     if constexpr (kWatchesTame) is_wild |= !FtrlIsTame(lanes, row);
     num_fresh += (flags & kFresh) != 0;
     num_clean += (flags & kDirty) == 0;
@@ -81,10 +91,12 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
     const auto with_kind = [&](auto kind) {
       constexpr OptimizerKind kKind = decltype(kind)::value;
       constexpr bool kWatchesTame = kKind == OptimizerKind::kFtrl;
-      return ApplyWith<kWatchesTame>(cache, worker, lanes, lr,
-                                     [=](auto row_lanes, float* row, const float* sum) {
-                                       UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
-                                     });
+      const auto update = [=](auto row_lanes, float* row, const float* sum) {
+        UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
+      };
+      return cache.table.has_statistics()
+                 ? ApplyWith<kWatchesTame, true>(cache, worker, lanes, lr, update)
+                 : ApplyWith<kWatchesTame, false>(cache, worker, lanes, lr, update);
     };
     switch (cache.kind) {
       case OptimizerKind::kSgd:

@@ -49,7 +49,7 @@ Status DramCache::MapTable() {
   const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
-  table.rows = memory_.data();
+  SetRows(&table, memory_.data(), options_.layout.header_bytes());
   table.digests = table.rows + rows_bytes;
   table.marks = reinterpret_cast<SlotMark*>(table.digests + slots);
   table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
@@ -341,6 +341,9 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const int64_t slot = worker->slots[worker->missing[entry]];
       view_.table.marks[slot].flags = is_found[entry] ? 0 : unfound_flags;
+      if (create && is_found[entry] == 0 && view_.table.has_statistics()) {
+        SetLastPeriod(RowAt(view_.table, slot), view_.period);
+      }
       worker->num_dirtied += is_found[entry] == 0;
     }
   });
@@ -458,13 +461,15 @@ GradientView DramCache::ViewGradients(GradientValues gradients, const BagsView* 
   return {gradients.wide + first, nullptr, nullptr, stride};
 }
 
-int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags) {
+int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags,
+                                const uint8_t* labels) {
   const GradientView view = ViewGradients(gradients, bags, plan);
   plan->PrepareSums(view_.dim);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     key_loops_->sum_gradients(worker, view_.dim, view);
     worker->largest = key_loops_->find_largest(worker->values, worker->num_unique * view_.dim);
   });
+  if (view_.table.has_statistics()) plan->CountClicks(labels, pool_);
   plan->largest = kOrdinaryBits;
   plan->ForWorkersInTurn(
       [&](WorkerBatch* worker) { plan->largest = std::max(plan->largest, worker->largest); });

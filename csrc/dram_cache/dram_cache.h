@@ -97,9 +97,12 @@ class DramCache {
                   BatchPlan* plan, int64_t* worst);
   // Sums gradients per unique key: of occurrences [count, dim], or of bags, which are at their
   // places, unless `bags` is null. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags);
-  int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr) {
-    return SumGradients(plan, GradientValues{gradients}, bags);
+  // In a table with statistics it also counts: labels [count] of the occurrences, 0 or 1, or null.
+  int64_t SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags,
+                       const uint8_t* labels = nullptr);
+  int64_t SumGradients(BatchPlan* plan, const float* gradients, const BagsView* bags = nullptr,
+                       const uint8_t* labels = nullptr) {
+    return SumGradients(plan, GradientValues{gradients}, bags, labels);
   }
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const BatchPlan& plan, float lr) const;
@@ -110,9 +113,13 @@ class DramCache {
   void Watch() { is_watched_.store(true, std::memory_order_relaxed); }
   bool is_watched() const { return is_watched_.load(std::memory_order_relaxed); }
   void Apply(BatchPlan* plan, float lr);
+  // In which updates count from now on, in a table with statistics.
+  void SetPeriod(uint32_t period) { view_.period = period; }
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
-  // state_floats] or null to start it anew.
-  void Assign(BatchPlan* plan, const float* rows, const float* state, float lr);
+  // state_floats] or null to start it anew; statistics [count], or null: they stay, but for the
+  // last period.
+  void Assign(BatchPlan* plan, const float* rows, const float* state,
+              const RowStatistics* statistics, float lr);
   // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
   int64_t Create(BatchPlan* plan, float lr);
   // Copies the window's row images, in the order of its unique keys, to rows [window, row_bytes].

@@ -10,6 +10,11 @@
 namespace hps {
 namespace {
 
+// A row that was given a value, which is no update.
+void NotePeriod(const CacheView& cache, int64_t slot) {
+  if (cache.table.has_statistics()) SetLastPeriod(RowAt(cache.table, slot), cache.period);
+}
+
 // Flags of a row that was given a value; counts into worker->result (fresh) and num_dirtied.
 void MarkOne(const TableView& table, int64_t slot, WorkerBatch* worker) {
   uint8_t& flags = table.marks[slot].flags;
@@ -46,7 +51,8 @@ int64_t NextDirtyBucket(const TableView& table, int64_t bucket, int64_t end) {
 
 }  // namespace
 
-void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, float lr) {
+void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
+                       const RowStatistics* statistics, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
   const RowLayout& layout = options_.layout;
@@ -58,7 +64,7 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, f
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
       const int64_t slot = worker->slots[id];
       const int64_t position = worker->positions[worker->starts[id + 1] - 1];
-      auto* row = reinterpret_cast<float*>(RowAt(view_.table, slot));
+      float* const row = FloatsAt(view_.table, slot);
       std::memcpy(row + kRowHeaderFloats, rows + position * layout.dim,
                   static_cast<size_t>(layout.dim) * sizeof(float));
       if (state != nullptr) {
@@ -66,6 +72,8 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state, f
       } else {
         StartState(lanes, view_.kind, row, lr, view_.numbers);
       }
+      NotePeriod(view_, slot);
+      if (statistics != nullptr) SetStatistics(RowAt(view_.table, slot), statistics[position]);
       MarkOne(view_.table, slot, worker);
     }
   });
@@ -83,8 +91,9 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
       const int64_t slot = worker->slots[id];
       if ((view_.table.marks[slot].flags & kFresh) == 0) continue;
-      auto* row = reinterpret_cast<float*>(RowAt(view_.table, slot));
+      float* const row = FloatsAt(view_.table, slot);
       StartState(lanes, view_.kind, row, lr, view_.numbers);
+      NotePeriod(view_, slot);
       MarkOne(view_.table, slot, worker);
     }
     created += worker->result;

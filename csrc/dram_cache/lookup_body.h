@@ -61,8 +61,8 @@ template <int kDim, Taking kTaking>
 inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   constexpr bool kOnlySlots = kTaking == Taking::kSlot || kTaking == Taking::kFirst;
-  const int64_t useful_bytes = kRowHeaderBytes + (kOnlySlots ? 0 : 4 * dim);
   const TableView& table = cache.table;
+  const int64_t useful_bytes = table.header_bytes() + (kOnlySlots ? 0 : 4 * dim);
   const HostGroup group;
   int64_t slots[2 * kGroup];
   int num_slots = 0;
@@ -98,7 +98,7 @@ inline int64_t SlotOf(const TableView& table, const LookupStage& stage, int i, u
 }
 
 inline const float* WeightsAt(const TableView& table, int64_t slot) {
-  return reinterpret_cast<const float*>(RowAt(table, slot)) + kRowHeaderFloats;
+  return FloatsAt(table, slot) + kRowHeaderFloats;
 }
 
 template <int kDim, bool kStream, Taking kTaking>

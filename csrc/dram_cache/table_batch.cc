@@ -206,10 +206,17 @@ void TableBatch::Find() {
 }
 
 void TableBatch::Sum(const std::vector<FeaturePlaces>& places, int64_t width,
-                     GradientValues gradients, const std::vector<float>& rates) {
+                     GradientValues gradients, const uint8_t* labels,
+                     const std::vector<float>& rates) {
   ForParts([&](size_t table, Part* part) {
     const BagsView bags = View(*part, places[table], width);
-    part->culprit = part->cache->SumGradients(&part->plan, gradients, &bags);
+    const uint8_t* own = nullptr;
+    if (labels != nullptr && part->cache->layout().has_statistics) {
+      uint8_t* const spread = part->labels.Reserve(part->count);
+      SpreadLabels(bags, labels, spread);
+      own = spread;
+    }
+    part->culprit = part->cache->SumGradients(&part->plan, gradients, &bags, own);
     if (part->culprit < 0) part->culprit = part->cache->FindOverflow(&part->plan, rates[table]);
   });
 }

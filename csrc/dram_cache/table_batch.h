@@ -69,9 +69,10 @@ class TableBatch {
   // Looks up again what may have moved.
   void Find();
   // Sums gradients by key, and looks for a sum, or a row after its step, that is not finite. Those
-  // of bags are at their places in gradients [examples, width].
+  // of bags are at their places in gradients [examples, width]. Tables with statistics also count:
+  // labels [examples], 0 or 1, are those of an example's occurrences; null: there are none.
   void Sum(const std::vector<FeaturePlaces>& places, int64_t width, GradientValues gradients,
-           const std::vector<float>& rates);
+           const uint8_t* labels, const std::vector<float>& rates);
   // Applies each table's optimizer once a key.
   void Apply(const std::vector<float>& rates);
   // Gives pins back, whatever a verb left behind.
@@ -113,6 +114,7 @@ class TableBatch {
     Array<uint64_t> joined_keys;     // of several pieces
     Array<int64_t> offsets;          // [num_bags + 1] from 0 to count
     Array<float> weights;
+    Array<uint8_t> labels;  // [count]
     int64_t count = 0;
     int64_t num_bags = 0;
     bool has_weights = false;

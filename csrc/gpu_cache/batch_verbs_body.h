@@ -47,7 +47,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
   HPS_CHECK(memory.bytes <= options.capacity_bytes);
   HPS_RETURN_IF_ERROR(made->memory_.Map(memory.bytes));
   made->memory_.PreferHugePages(0, memory.bytes);
-  memory.Bind(made->memory_.data(), &made->args_);
+  memory.Bind(made->memory_.data(), options.layout.header_bytes(), &made->args_);
   made->args_.kind = options.layout.kind;
   made->args_.dim = static_cast<int32_t>(options.layout.dim);
   made->args_.numbers = options.numbers;
@@ -213,9 +213,9 @@ void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, flo
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients,
-                                             const BagsView* bags) {
+                                             const BagsView* bags, const uint8_t* labels) {
   if (plan->num_unique() == 0) return -1;
-  return SumByKey(launcher_, args_, gradients, bags, plan);
+  return SumByKey(launcher_, args_, gradients, bags, labels, plan);
 }
 
 template <class Launcher>
@@ -252,6 +252,11 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
     });
   };
   WithKind(args_.kind, apply);
+  if (!args_.table.has_statistics()) return;
+  const CountUpdateArgs counts = {args_,         plan->batch(),  &failure_,
+                                  plan->shows(), plan->clicks(), plan->window_size()};
+  launcher_.one(counts.bound,
+                [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
 }
 
 }  // namespace hps

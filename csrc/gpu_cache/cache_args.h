@@ -57,6 +57,7 @@ struct CacheArgs {
   OptimizerNumbers numbers;
   OptimizerKind kind;
   int32_t dim;
+  uint32_t period;  // in which updates count, in a table with statistics
 };
 
 inline constexpr int kNumRounds = 6;
@@ -137,9 +138,7 @@ HPS_HD int64_t CountOf(const CacheArgs& cache, CacheCounter counter) {
 
 HPS_HD uint8_t Now(const CacheArgs& cache) { return static_cast<uint8_t>(cache.clock->now); }
 
-HPS_HD float* FloatsAt(const CacheArgs& cache, int64_t slot) {
-  return reinterpret_cast<float*>(RowAt(cache.table, slot));
-}
+HPS_HD float* FloatsAt(const CacheArgs& cache, int64_t slot) { return FloatsAt(cache.table, slot); }
 
 HPS_HD float* WeightsAt(const CacheArgs& cache, int64_t slot) {
   return FloatsAt(cache, slot) + kRowHeaderFloats;

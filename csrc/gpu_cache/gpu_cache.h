@@ -68,7 +68,9 @@ class GpuCacheOver {
   void WriteRows(const GpuPlan& plan, const uint8_t* images);
   // Sums gradients per unique key: of occurrences [L, dim], or of bags [num_bags, dim] unless
   // `bags` is null. The first unique key with a non-finite sum, or -1.
-  int64_t SumGradients(GpuPlan* plan, const float* gradients, const BagsView* bags = nullptr);
+  // In a table with statistics it also counts: labels [L] of the occurrences, 0 or 1, or null.
+  int64_t SumGradients(GpuPlan* plan, const float* gradients, const BagsView* bags = nullptr,
+                       const uint8_t* labels = nullptr);
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const GpuPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
@@ -78,9 +80,12 @@ class GpuCacheOver {
   void Watch() { args_.clock->is_watched = 1; }
   bool is_watched() const { return args_.clock->is_watched != 0; }
   void Apply(GpuPlan* plan, float lr);
+  // In which updates count from now on, in a table with statistics.
+  void SetPeriod(uint32_t period) { args_.period = period; }
   // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
-  // null to start it anew.
-  void Assign(GpuPlan* plan, const float* rows, const float* state, float lr);
+  // null to start it anew; statistics [L], or null: they stay, but for the last period.
+  void Assign(GpuPlan* plan, const float* rows, const float* state, const RowStatistics* statistics,
+              float lr);
   // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
   int64_t Create(GpuPlan* plan, float lr);
   // What absent keys read as, into out [count, dim]; takes no slot.

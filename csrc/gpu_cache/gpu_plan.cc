@@ -49,6 +49,12 @@ void GpuPlan::PrepareFind(int64_t count) {
   batch_.missing_keys = missing_keys_.Reserve(count);
 }
 
+void GpuPlan::PrepareCounts(bool has_labels) {
+  shows_.Reserve(num_unique());
+  has_clicks_ = has_labels;
+  if (has_labels) clicks_.Reserve(num_unique());
+}
+
 void GpuPlan::PrepareReserve() {
   const int64_t count = num_missing();
   batch_.pinned = pinned_.Reserve(num_unique());

@@ -58,6 +58,10 @@ class GpuPlan {
   Pooling* pooling() { return &pooling_; }
   KeyShare* share(int owner) { return &owned_[static_cast<size_t>(owner)]; }
   const float* sums() const { return sums_.data(); }
+  // Makes room to count the occurrences of each key, and those with label 1 if there are labels.
+  void PrepareCounts(bool has_labels);
+  uint32_t* shows() { return shows_.data(); }
+  uint32_t* clicks() { return has_clicks_ ? clicks_.data() : nullptr; }
 
   void SetCulprit(uint32_t culprit) { numbers_.culprit = culprit; }
   void SetLargest(uint32_t largest) { numbers_.largest = largest; }
@@ -80,7 +84,8 @@ class GpuPlan {
   Pooling pooling_;
   std::vector<KeyShare> owned_;  // one a thread
   Array<uint64_t> firsts_, unique_keys_, missing_keys_;
-  Array<uint32_t> ranks_, inverse_, missing_, last_;
+  Array<uint32_t> ranks_, inverse_, missing_, last_, shows_, clicks_;
+  bool has_clicks_ = false;
   Array<int32_t> missing_ranks_, victim_ranks_;
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;

@@ -49,10 +49,22 @@ inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64
   shares->NoteNumbered(plan->num_unique(), most);
 }
 
+// What a share has counted of its keys, where the kernels read it: by their ids in the batch.
+inline void GiveCounts(const KeyShare& share, GpuPlan* plan) {
+  uint32_t* const shows = plan->shows();
+  uint32_t* const clicks = plan->clicks();
+  for (int64_t i = 0; i < share.num_unique; ++i) {
+    const uint32_t id = share.joint_ids[i];
+    shows[id] = share.counts[id];
+    if (clicks != nullptr) clicks[id] = share.clicks[id];
+  }
+}
+
 // Sums the gradients of every key, those of bags unless `bags` is null. The first key with a sum
-// that is not finite, or -1.
+// that is not finite, or -1. In a table with statistics it also counts: labels [L], or null.
 inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
-                        const float* gradients, const BagsView* bags, GpuPlan* plan) {
+                        const float* gradients, const BagsView* bags, const uint8_t* labels,
+                        GpuPlan* plan) {
   const KeyLoops& loops = launcher.key_loops();
   GradientView view = {gradients, nullptr, nullptr, cache.dim};
   if (bags != nullptr) {
@@ -62,11 +74,16 @@ inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
   const int32_t dim = cache.dim;
   float* const sums = plan->ReserveSums(dim);
   const int num_owners = plan->shares()->num_owners();
+  const bool counts = cache.table.has_statistics();
+  if (counts) plan->PrepareCounts(labels != nullptr);
   launcher.on_threads(num_owners, [&](int owner) {
     KeyShare* share = plan->share(owner);
     plan->shares()->PrepareSums(owner, dim, share);
     share->values = sums;
     loops.sum_gradients(share, dim, view);
+    if (!counts) return;
+    plan->shares()->CountClicks(owner, labels, share);
+    GiveCounts(*share, plan);
   });
   uint32_t culprit = kNoCulprit;
   uint32_t most = kOrdinaryBits;

@@ -46,7 +46,8 @@ inline void AskForGathered(const GatherArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
   const int64_t id = batch.inverse[i];
   if (IsInWindow(batch, id - batch.numbers->window_first)) {
-    AskForRow<false>(args.cache, batch.slots[id], kRowHeaderBytes + 4 * args.cache.dim);
+    AskForRow<false>(args.cache, batch.slots[id],
+                     args.cache.table.header_bytes() + 4 * args.cache.dim);
   }
 }
 

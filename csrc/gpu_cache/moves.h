@@ -65,13 +65,18 @@ HPS_HD void MarkUpdated(const CacheArgs& cache, int64_t slot, int64_t i) {
   if (!(before & kDirty)) Count(cache, kCountDirty, i, 1);
 }
 
+// A row that was given a value, which is no update.
+HPS_HD void NotePeriod(const CacheArgs& cache, int64_t slot) {
+  if (cache.table.has_statistics()) SetLastPeriod(RowAt(cache.table, slot), cache.period);
+}
+
 // A row nobody stored: key and initial weights, padding zero, the state of a new row.
 template <class Group>
 HPS_HD void InitializeRow(Group group, const CacheArgs& cache, int64_t slot, uint64_t key,
                           float lr) {
   const auto lanes = LanesOf(group, cache.dim);
   float* const row = FloatsAt(cache, slot);
-  ZeroRow(group, row, cache.table.shape.row_bytes);
+  ZeroRow(group, RowAt(cache.table, slot), cache.table.shape.row_bytes);
   group.sync();
   group.elect([&] { SetKeyAt(cache.table, slot, key); });
   InitializeWeights(lanes, cache.initializer, key, row + kRowHeaderFloats);
@@ -98,6 +103,7 @@ HPS_HD void FillRowOne(Group group, const FillArgs& args, int64_t i) {
     Count(cache, kCountPending, i, -1);
     Count(cache, is_found || args.creates ? kCountRows : kCountFresh, i, 1);
     if (is_found || !args.creates) return;
+    NotePeriod(cache, slot);
     Count(cache, kCountDirty, i, 1);
     Count(cache, kCountCreated, i, 1);
   });

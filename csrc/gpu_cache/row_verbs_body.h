@@ -23,12 +23,13 @@ void GpuCacheOver<Launcher>::WriteRows(const GpuPlan& plan, const uint8_t* image
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Assign(GpuPlan* plan, const float* rows, const float* state,
-                                    float lr) {
+                                    const RowStatistics* statistics, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   uint32_t* last = plan->ReserveLast();
   const auto bytes = static_cast<size_t>(plan->num_unique()) * sizeof(uint32_t);
   if (bytes != 0) std::memset(last, 0, bytes);
-  const AssignArgs args = {args_, plan->batch(), rows, state, last, plan->window_size(), lr};
+  const AssignArgs args = {args_, plan->batch(),       rows, state, statistics,
+                           last,  plan->window_size(), lr};
   launcher_.one(plan->num_occurrences(),
                 [args](auto group, int64_t i) { FindLastOne(group, args, i); });
   launcher_.rows(args_.dim, args.bound,

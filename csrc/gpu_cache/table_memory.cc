@@ -31,10 +31,10 @@ Status TableMemory::Plan(int64_t capacity_bytes, int64_t row_bytes, TableMemory*
   return Status::Ok();
 }
 
-void TableMemory::Bind(uint8_t* base, CacheArgs* cache) const {
+void TableMemory::Bind(uint8_t* base, int64_t header_bytes, CacheArgs* cache) const {
   TableView& table = cache->table;
   table.shape = shape;
-  table.rows = base + rows;
+  SetRows(&table, base + rows, header_bytes);
   table.digests = base + digests;
   table.marks = reinterpret_cast<SlotMark*>(base + marks);
   table.pins = base + pins;

@@ -25,7 +25,7 @@ struct TableMemory {
   static Status Plan(int64_t capacity_bytes, int64_t row_bytes, TableMemory* memory);
 
   // Points the pointers of `cache` into the allocation at `base`.
-  void Bind(uint8_t* base, CacheArgs* cache) const;
+  void Bind(uint8_t* base, int64_t header_bytes, CacheArgs* cache) const;
 };
 
 }  // namespace hps

@@ -33,6 +33,13 @@ struct SumArgs {
   int64_t most_hot_runs;  // 2 * L / 32 rounded up, at least
 };
 
+struct CountArgs {
+  BatchArgs batch;
+  const uint8_t* labels;  // [L] of the occurrences, 0 or 1; or null
+  uint32_t* shows;        // [N] zero before CountOccurrenceOne
+  uint32_t* clicks;       // [N] the same; or null
+};
+
 // A gradient that was refused, for all caches of a device: no later update changes anything until
 // the host has looked.
 struct Failure {
@@ -48,6 +55,16 @@ struct ApplyArgs {
   const Failure* failure;  // nothing is applied while it is set
   int64_t bound;           // work items: window_size or more
   float lr;
+};
+
+// Of a table with statistics, once its updates are applied.
+struct CountUpdateArgs {
+  CacheArgs cache;
+  BatchArgs batch;
+  const Failure* failure;  // nothing is counted while it is set
+  const uint32_t* shows;   // [N] occurrences of each key
+  const uint32_t* clicks;  // [N] of these, with label 1; or null
+  int64_t bound;           // work items: window_size or more
 };
 
 struct TryArgs {
@@ -68,10 +85,11 @@ struct NoteFailureArgs {
 struct AssignArgs {
   CacheArgs cache;
   BatchArgs batch;
-  const float* rows;   // [L, dim]
-  const float* state;  // [L, state_floats] or null: that of a new row
-  uint32_t* last;      // [N] position of a key's last occurrence, plus 1; zero before LastOne
-  int64_t bound;       // work items: window_size or more
+  const float* rows;                // [L, dim]
+  const float* state;               // [L, state_floats] or null: that of a new row
+  const RowStatistics* statistics;  // [L] or null: they stay, but for the last period
+  uint32_t* last;  // [N] position of a key's last occurrence, plus 1; zero before LastOne
+  int64_t bound;   // work items: window_size or more
   float lr;
 };
 
@@ -263,6 +281,14 @@ HPS_HD void CombineRunsOne(Group group, const SumArgs& args, int64_t i) {
   NoteLargest(args, i, LargestOf(lanes, sum));
 }
 
+// i: an occurrence, in a table with statistics. Whole numbers, so that their order is no matter.
+template <class Group>
+HPS_HD void CountOccurrenceOne(Group, const CountArgs& args, int64_t i) {
+  const uint32_t id = args.batch.inverse[i];
+  AtomicAdd(args.shows + id, uint32_t{1});
+  if (args.labels != nullptr && args.labels[i] != 0) AtomicAdd(args.clicks + id, uint32_t{1});
+}
+
 // i: below bound. Notes a key whose update would not leave its row finite; the rows are in place.
 // Returns at once where that cannot be. Compiled once an optimizer, as ApplyOne.
 template <OptimizerKind kKind, class Group>
@@ -323,6 +349,16 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
   group.elect([&] { MarkUpdated(cache, slot, i); });
 }
 
+// i: below bound. Apart from ApplyOne, so that rows which do not count pay nothing for it.
+template <class Group>
+HPS_HD void CountUpdateOne(Group, const CountUpdateArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
+  const int64_t id = WindowId(args.batch, i);
+  const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
+  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period);
+}
+
 // i: an occurrence. A key's last occurrence counts.
 template <class Group>
 HPS_HD void FindLastOne(Group, const AssignArgs& args, int64_t i) {
@@ -352,7 +388,12 @@ HPS_HD void AssignOne(Group group, const AssignArgs& args, int64_t i) {
     group.for_each(dim * layout.state_vectors(),
                    [=](int64_t k) { row[kRowHeaderFloats + dim + k] = state[scalars + k]; });
   }
-  group.elect([&] { MarkUpdated(cache, slot, i); });
+  group.elect([&] {
+    MarkUpdated(cache, slot, i);
+    NotePeriod(cache, slot);
+    if (args.statistics != nullptr)
+      SetStatistics(RowAt(cache.table, slot), args.statistics[position]);
+  });
 }
 
 // i: below bound. Stores a fresh row as it is, with the state of a new row.
@@ -364,7 +405,10 @@ HPS_HD void CreateOne(Group group, const CreateArgs& args, int64_t i) {
   if (!(cache.table.marks[slot].flags & kFresh)) return;
   StartState(LanesOf(group, cache.dim), cache.kind, FloatsAt(cache, slot), args.lr, cache.numbers);
   group.sync();  // all have seen the flag
-  group.elect([&] { MarkUpdated(cache, slot, i); });
+  group.elect([&] {
+    MarkUpdated(cache, slot, i);
+    NotePeriod(cache, slot);
+  });
 }
 
 }  // namespace HPS_BUILD

@@ -115,7 +115,8 @@ bool AreTame(const RowLayout& layout, const uint8_t* images, int64_t count, cons
   const int64_t row_bytes = layout.row_bytes();
   for (int64_t i = 0; i < count; ++i) {
     if (found[i] == 0) continue;
-    if (!IsTame(layout, reinterpret_cast<const float*>(images + i * row_bytes))) return false;
+    const uint8_t* const image = images + i * row_bytes;
+    if (!IsTame(layout, FloatsOfRow(image, layout.header_bytes()))) return false;
   }
   return true;
 }

@@ -16,6 +16,10 @@
 namespace hps {
 
 inline constexpr uint32_t kFormatVersion = 1;
+// Of CURRENT and the open record of a store that has a table with statistics, and of the segments
+// of such a table; nothing else differs in them.
+inline constexpr uint32_t kStatisticsVersion = 2;
+inline constexpr uint32_t kStatisticsBit = 0x100;  // beside the optimizer's number in a schema
 inline constexpr std::string_view kSegmentMagic = "HPSSEGM1";
 inline constexpr std::string_view kFooterMagic = "HPSFOOT1";
 inline constexpr std::string_view kManifestMagic = "HPSMANI1";

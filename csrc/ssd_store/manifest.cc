@@ -49,9 +49,11 @@ Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
   if (Crc32c(0, bytes.data(), kCurrentBytes - 4) != in.Get<uint32_t>()) {
     return Corruption(path, 0, "the checksum of the file does not match its contents");
   }
-  if (magic != kCurrentMagic || version != kFormatVersion) {
+  const bool is_known = version == kFormatVersion || version == kStatisticsVersion;
+  if (magic != kCurrentMagic || !is_known) {
     return Corruption(path, 0,
-                      "this is not a store of format version " + std::to_string(kFormatVersion));
+                      "this is not a store of format version " + std::to_string(kFormatVersion) +
+                          " or " + std::to_string(kStatisticsVersion));
   }
   return Status::Ok();
 }
@@ -82,7 +84,7 @@ Status Manifest::Load(bool is_writer) {
     // it.
     HPS_RETURN_IF_ERROR(file_->SyncData());
     std::unique_ptr<File> current;
-    HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_, &current));
+    HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, state_, log_, &current));
     HPS_RETURN_IF_ERROR(current->SyncData());
     HPS_RETURN_IF_ERROR(ReplaceCurrent());
   }
@@ -136,14 +138,14 @@ std::string Manifest::Frame(RecordKind kind, const std::string& payload) const {
 }
 
 // Not synced yet.
-Status Manifest::WriteCurrentBeside(uint64_t number, const std::string& log,
-                                    std::unique_ptr<File>* file) {
+Status Manifest::WriteCurrentBeside(uint64_t number, const ManifestState& state,
+                                    const std::string& log, std::unique_ptr<File>* file) {
   Encoder out;
   out.PutRaw(kCurrentMagic);
   out.Put(number);
   out.Put(static_cast<uint64_t>(log.size()));
   out.Put(Xxh64(log.data(), log.size(), 0));
-  out.Put(kFormatVersion);
+  out.Put(state.open.format_version());
   out.Put(Crc32c(0, out.bytes().data(), out.bytes().size()));
   const std::string path = folder_ + "/" + kCurrentName + ".new";
   if (files_->Exists(path)) HPS_RETURN_IF_ERROR(files_->Unlink(path));
@@ -190,7 +192,7 @@ Status Manifest::Start(uint64_t number, const OpenRecord& open, bool* is_begun) 
   HPS_RETURN_IF_ERROR(WriteNewFile(files_, fresh.path(), fresh.log_));
   HPS_RETURN_IF_ERROR(files_->Open(fresh.path(), OpenMode::kReadWrite, &fresh.file_));
   std::unique_ptr<File> current;
-  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number, fresh.log_, &current));
+  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number, fresh.state_, fresh.log_, &current));
   HPS_RETURN_IF_ERROR(current->SyncData());
   HPS_RETURN_IF_ERROR(files_->CheckHeld());
   *is_begun = true;
@@ -223,7 +225,7 @@ Status Manifest::Commit(RecordKind kind, const std::string& payload, const SyncB
   const std::string frame = Frame(kind, payload);
   HPS_RETURN_IF_ERROR(file_->Allocate(log_.size(), frame.size()));
   std::unique_ptr<File> current;
-  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, log_ + frame, &current));
+  HPS_RETURN_IF_ERROR(WriteCurrentBeside(number_, next, log_ + frame, &current));
   HPS_RETURN_IF_ERROR(sync(current.get()));
   HPS_RETURN_IF_ERROR(files_->CheckHeld());  // again: the sync may have taken long
   *is_begun = true;

@@ -52,7 +52,8 @@ class Manifest {
   // What Start would write: the records still wanted, as a log of their own.
   Manifest Rewritten(uint64_t number, const OpenRecord& open) const;
   std::string Frame(RecordKind kind, const std::string& payload) const;
-  Status WriteCurrentBeside(uint64_t number, const std::string& log, std::unique_ptr<File>* file);
+  Status WriteCurrentBeside(uint64_t number, const ManifestState& state, const std::string& log,
+                            std::unique_ptr<File>* file);
   Status ReplaceCurrent();
 
   FileSystem* files_;

@@ -3,6 +3,8 @@
 // Above it: manifest_records.h. Below it: format.
 #include "ssd_store/manifest_records.h"
 
+#include <algorithm>
+
 namespace hps {
 namespace {
 
@@ -10,7 +12,8 @@ void PutSchema(Encoder* out, const TableSchema& schema) {
   out->Put(schema.id);
   out->PutString(schema.name);
   out->Put(schema.dim);
-  out->Put(static_cast<uint32_t>(schema.kind));
+  const uint32_t bit = schema.has_statistics ? kStatisticsBit : 0;
+  out->Put(static_cast<uint32_t>(schema.kind) | bit);
   out->PutString(schema.initializer);
   out->Put(schema.initializer_numbers[0]);
   out->Put(schema.initializer_numbers[1]);
@@ -22,7 +25,9 @@ TableSchema GetSchema(Decoder* in) {
   schema.id = in->Get<uint32_t>();
   schema.name = in->GetString();
   schema.dim = in->Get<uint32_t>();
-  schema.kind = static_cast<OptimizerKind>(in->Get<uint32_t>());
+  const uint32_t kind = in->Get<uint32_t>();
+  schema.kind = static_cast<OptimizerKind>(kind & ~kStatisticsBit);
+  schema.has_statistics = (kind & kStatisticsBit) != 0;
   schema.initializer = in->GetString();
   schema.initializer_numbers[0] = in->Get<double>();
   schema.initializer_numbers[1] = in->Get<double>();
@@ -70,9 +75,15 @@ const TableCheckpoint* Checkpoint::Find(uint32_t table) const {
   return nullptr;
 }
 
+uint32_t OpenRecord::format_version() const {
+  uint32_t version = kFormatVersion;
+  for (const TableSchema& schema : tables) version = std::max(version, schema.format_version());
+  return version;
+}
+
 std::string EncodeOpen(const OpenRecord& record) {
   Encoder out;
-  out.Put(kFormatVersion);
+  out.Put(record.format_version());
   out.Put(record.store_id);
   out.Put(record.seed);
   out.Put(record.reserved_end);
@@ -84,7 +95,8 @@ std::string EncodeOpen(const OpenRecord& record) {
 
 bool DecodeOpen(std::string_view payload, OpenRecord* record) {
   Decoder in(payload);
-  if (in.Get<uint32_t>() != kFormatVersion) return false;
+  const uint32_t version = in.Get<uint32_t>();
+  if (version != kFormatVersion && version != kStatisticsVersion) return false;
   record->store_id = in.Get<uint64_t>();
   record->seed = in.Get<uint64_t>();
   record->reserved_end = in.Get<uint64_t>();
@@ -94,7 +106,7 @@ bool DecodeOpen(std::string_view payload, OpenRecord* record) {
   for (uint32_t i = 0; i < num_tables && !in.failed(); ++i) {
     record->tables.push_back(GetSchema(&in));
   }
-  return in.is_finished();
+  return in.is_finished() && record->format_version() == version;
 }
 
 std::string EncodeCheckpoint(const Checkpoint& checkpoint) {

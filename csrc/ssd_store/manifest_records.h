@@ -24,6 +24,9 @@ struct TableSchema {
   std::string initializer;
   double initializer_numbers[2] = {0, 0};
   uint32_t row_bytes = 0;
+  bool has_statistics = false;
+
+  uint32_t format_version() const { return has_statistics ? kStatisticsVersion : kFormatVersion; }
 };
 
 // A sealed segment. Entries of a table are ordered by (sequence, generation, position).
@@ -87,6 +90,8 @@ struct OpenRecord {
   uint64_t reserved_end = 1;  // every file of the store so far has a smaller number
   uint64_t next_checkpoint = 1;
   std::vector<TableSchema> tables;
+
+  uint32_t format_version() const;
 };
 
 std::string EncodeOpen(const OpenRecord& record);

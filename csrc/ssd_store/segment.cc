@@ -19,7 +19,7 @@ constexpr uint64_t kMostKeys = uint64_t{1} << 18;  // kept for the footer: 2 MiB
 std::string SegmentHeader(const Segment& segment, const TableSchema& schema, uint64_t store_id) {
   Encoder out;
   out.PutRaw(kSegmentMagic);
-  out.Put(kFormatVersion);
+  out.Put(schema.format_version());
   out.Put(schema.id);
   out.Put(store_id);
   out.Put(segment.info.number);

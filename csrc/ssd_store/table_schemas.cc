@@ -47,6 +47,10 @@ Status CompareSchemas(const TableSchema& stored, const TableSchema& asked) {
   if (stored.kind != asked.kind) {
     return Mismatch(table, "optimizer", KindName(stored.kind), KindName(asked.kind));
   }
+  if (stored.has_statistics != asked.has_statistics) {
+    const auto word = [](bool is_on) { return is_on ? "True" : "False"; };
+    return Mismatch(table, "statistics", word(stored.has_statistics), word(asked.has_statistics));
+  }
   if (stored.row_bytes != asked.row_bytes) {
     return Mismatch(table, "row_bytes", std::to_string(stored.row_bytes),
                     std::to_string(asked.row_bytes));

@@ -1,10 +1,17 @@
 // RowLayout: where the fields of a row lie; the same bytes in HBM, in DRAM and on SSD.
 //
-//   | key u64 | optimizer's scalars, 2 x f32 | weights, dim x f32 | state, dim x states x f32 | pad
-//   |
+//   | key u64 | statistics | optimizer's scalars, 2 x f32 | weights, dim x f32
+//   | state, dim x states x f32 | pad |
 //
-// The header is 16 bytes for every optimizer so far; unused scalars and the padding to a multiple
-// of 16 are zero. Above it: table, optimizer, dram_cache, ssd_store. Below it: nothing.
+// Key, statistics and scalars are the header. Statistics are there in tables that count, and lie
+// right behind the key:
+//
+//   | show f32 | click f32 | last period u32 | 4 bytes, zero |
+//
+// So the header is 16 bytes for every optimizer so far, or 32 with statistics, and what follows
+// them is where it is without them, 16 bytes later: optimizers address a row from there
+// (FloatsOfRow). Unused scalars and the padding to a multiple of 16 are zero. Above it: table,
+// optimizer, dram_cache, ssd_store. Below it: nothing.
 #pragma once
 
 #include "common/portable.h"
@@ -20,13 +27,32 @@ enum class OptimizerKind : uint32_t {
   kFtrl = 5
 };
 
-inline constexpr int64_t kRowHeaderBytes = 16;
+inline constexpr int64_t kRowHeaderBytes = 16;  // of a row without statistics
+inline constexpr int64_t kStatisticsBytes = 16;
+inline constexpr int64_t kStatisticsAt = 8;  // in bytes
+// Of the floats that an optimizer sees: where the weights and the first scalar are.
 inline constexpr int64_t kRowHeaderFloats = 4;
-inline constexpr int64_t kFirstScalar = 2;  // index of the first header scalar, in floats
+inline constexpr int64_t kFirstScalar = 2;
+
+inline constexpr uint32_t kMostPeriod = 0x7fffffff;
+
+// What a row knows of the updates that reached it.
+struct RowStatistics {
+  float show;            // occurrences
+  float click;           // of these, with label 1
+  uint32_t last_period;  // of the newest update, assignment or creation
+  uint32_t unused;
+};
+static_assert(sizeof(RowStatistics) == kStatisticsBytes);
 
 struct RowLayout {
   OptimizerKind kind = OptimizerKind::kSgd;
   int64_t dim = 0;
+  bool has_statistics = false;
+
+  HPS_HD_MEMBER int64_t header_bytes() const {
+    return kRowHeaderBytes + (has_statistics ? kStatisticsBytes : 0);
+  }
 
   // State vectors as long as the weights: Adagrad one, Adam and FTRL two.
   HPS_HD_MEMBER int64_t state_vectors() const {
@@ -54,8 +80,38 @@ struct RowLayout {
   // Floats of optimizer state a row: header scalars, then state vectors.
   HPS_HD_MEMBER int64_t state_floats() const { return header_scalars() + dim * state_vectors(); }
   HPS_HD_MEMBER int64_t row_bytes() const {
-    return (kRowHeaderBytes + 4 * dim * (1 + state_vectors()) + 15) / 16 * 16;
+    return (header_bytes() + 4 * dim * (1 + state_vectors()) + 15) / 16 * 16;
   }
 };
+
+inline namespace HPS_BUILD {
+
+// A row as its optimizer sees it: scalars at kFirstScalar, weights at kRowHeaderFloats.
+HPS_HD const float* FloatsOfRow(const uint8_t* row, int64_t header_bytes) {
+  return reinterpret_cast<const float*>(row + (header_bytes - kRowHeaderBytes));
+}
+
+// An update in a period, of `shows` occurrences, `clicks` of them with label 1. Counts of a batch
+// are whole numbers, so that their order is no matter; each is rounded once, when it is added.
+HPS_HD void CountUpdate(uint8_t* row, uint32_t shows, uint32_t clicks, uint32_t period) {
+  auto* const counts = reinterpret_cast<float*>(row + kStatisticsAt);
+  counts[0] += static_cast<float>(shows);
+  counts[1] += static_cast<float>(clicks);
+  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = period;
+}
+
+HPS_HD void SetStatistics(uint8_t* row, const RowStatistics& statistics) {
+  auto* const counts = reinterpret_cast<float*>(row + kStatisticsAt);
+  counts[0] = statistics.show;
+  counts[1] = statistics.click;
+  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = statistics.last_period;
+}
+
+// A row that was given a value otherwise; its counts stay.
+HPS_HD void SetLastPeriod(uint8_t* row, uint32_t period) {
+  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = period;
+}
+
+}  // namespace HPS_BUILD
 
 }  // namespace hps

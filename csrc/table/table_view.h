@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/key_hash.h"
+#include "table/row_layout.h"
 
 namespace hps {
 
@@ -47,6 +48,10 @@ struct TableView {
   SlotMark* marks = nullptr;   // [num_slots]
   uint8_t* pins = nullptr;     // [num_slots]
   uint8_t* rows = nullptr;     // [num_slots * row_bytes]
+  uint8_t* floats = nullptr;   // the same rows as their optimizers see them; see SetRows
+
+  HPS_HD_MEMBER int64_t header_bytes() const { return floats - rows + kRowHeaderBytes; }
+  HPS_HD_MEMBER bool has_statistics() const { return floats != rows; }
 };
 
 inline namespace HPS_BUILD {
@@ -94,6 +99,17 @@ HPS_HD KeyPlace PlaceOfHash(const TableShape& shape, uint64_t hash) {
 
 HPS_HD uint8_t* RowAt(const TableView& table, int64_t slot) {
   return table.rows + slot * table.shape.row_bytes;
+}
+
+// The row of a slot as its optimizer sees it (FloatsOfRow).
+HPS_HD float* FloatsAt(const TableView& table, int64_t slot) {
+  return reinterpret_cast<float*>(table.floats + slot * table.shape.row_bytes);
+}
+
+// Where the rows are, and how long their headers.
+HPS_HD void SetRows(TableView* table, uint8_t* rows, int64_t header_bytes) {
+  table->rows = rows;
+  table->floats = rows + (header_bytes - kRowHeaderBytes);
 }
 
 HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) {

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from hps import _C
 from hps.checkpoint.names import find_listed
 from hps.common.initializers import INITIALIZERS, Initializer
 from hps.common.json_text import Json, JsonView, check_depth, parse_json
@@ -21,6 +22,7 @@ from hps.errors import ConfigError, CorruptionError
 from hps.table.schema import TableSchema
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
+PERIOD = "period.json"
 LAST = "last"
 ModelState = Mapping[str, Any]  # what torch.load(weights_only=True) reads, by name
 Dense = tuple[dict[str, Any] | None, Json | None]  # (model, reader), each None if not given
@@ -106,6 +108,28 @@ def encode_tables(
     }
 
 
+def encode_period(period: int) -> dict[str, bytes]:
+    """The blob of a checkpoint that holds its period; none of period 0, at which stores begin.
+
+    >>> encode_period(0), decode_period(encode_period(7))
+    ({}, 7)
+    """
+    return {PERIOD: encode_json({"period": period}, "period")} if period else {}
+
+
+def decode_period(extras: Mapping[str, bytes]) -> int:
+    """The period that encode_period wrote.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    found = decode_json(extras, PERIOD)
+    period = 0 if found is None else found.get("period") if isinstance(found, dict) else None
+    if type(period) is not int or not 0 <= period <= _C.MAX_PERIOD:
+        raise CorruptionError(f"the checkpoint's {PERIOD} holds no period: {found!r}")
+    return period
+
+
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
     """The blobs of a checkpoint that hold what its caller gave; decode_dense reads them.
 
@@ -180,7 +204,7 @@ class OtherTables:
 
 def table_to_json(table: TableConfig) -> Json:
     """A TableConfig as plain values; table_from_json makes it again."""
-    return {
+    described: Json = {
         "name": table.name,
         "dim": table.dim,
         "optimizer": {"kind": table.optimizer.kind, **table.optimizer.numbers()},
@@ -189,6 +213,8 @@ def table_to_json(table: TableConfig) -> Json:
         "shared_vocabulary": table.shared_vocabulary,
         "share": table.share,
     }
+    # Of others nothing is said, as before there were any.
+    return described | {"statistics": True} if table.statistics else described
 
 
 def _numbers_of(owner: Initializer) -> Json:
@@ -248,6 +274,7 @@ def tables_from_store(
                 optimizer=OPTIMIZERS[schema.optimizer](),
                 initializer=initializer(*numbers),
                 features=[] if len(schemas) > 1 else None,
+                statistics=schema.statistics,
             )
         )
     return tables

@@ -21,7 +21,7 @@ from hps.cli.output import (
 )
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.stored_row import row_of
 
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ def _lines(row: JsonView) -> Iterator[str]:
         yield from _vector("first-order weight", [row["first_order"]])
     for name, part in row["state"].items():
         yield from _vector(f"optimizer's {name}", part)
+    if "show" in row:
+        yield f"  show: {row['show']:g}, click: {row['click']:g}, last period: {row['last_period']}"
 
 
 def _vector(name: str, values: Sequence[float]) -> Iterator[str]:

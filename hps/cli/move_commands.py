@@ -13,8 +13,8 @@ from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.config import Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError, no_such_table
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.server import ParameterServer
-from hps.parameter_server.server import open as open_store
 from hps.ssd_store.new_store import check_new_store, holds_store
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _FILE = (
     "An export has a row group for each 65536 rows. A file has the columns key (uint64), weights "
     "(float32, fixed_size_list<float> of dim) and, where the optimizer has state, state (float32, "
-    "fixed_size_list<float>: the row's scalars, then its vectors). Table and seed stand in the "
-    "file's metadata, as JSON under 'hps'."
+    "fixed_size_list<float>: the row's scalars, then its vectors); of a table with statistics also "
+    "show, click (float32) and last_period (int64). Table and seed stand in the file's metadata, "
+    "as JSON under 'hps'."
 )
 _TYPES = (
     "Taken are key as uint64 or int64 (by its 64 bits), weights and state as fixed_size_list<float>"
@@ -109,22 +110,24 @@ def run_import(options: argparse.Namespace) -> int:
 
     if options.file.is_dir():
         return _import_model(options)
-    described, seed = describe(options.file)
-    table = options.table or (described.name if described else None)
+    described = describe(options.file)
+    table = options.table or (described.table.name if described.table else None)
     if holds_store(options.store):
         with open_store(options.store, read_only=False, dram=options.dram) as server:
             table = _choose_table(table, list(server.tables))
             rows = RowFile(options.file, server.tables[table], not options.no_state)
-            rows.check_rows(server.learning_rates[table])
+            rows.check_rows(server.learning_rates[table], server.period)
             count = import_rows(server, table, rows)
     else:
         check_new_store(options.store)
-        config = _config_to_make(options, described, seed)
+        config = _config_to_make(options, described.table, described.seed)
         made = config.tables[0]
         table = made.name
         rows = RowFile(options.file, made, not options.no_state)
-        rows.check_rows(made.optimizer.lr)  # before there is a store
+        rows.check_rows(made.optimizer.lr, described.period)  # before there is a store
         with ParameterServer(config) as server:
+            if described.period:
+                server.advance_period(described.period)
             count = import_rows(server, table, rows)
     print(f"{options.store}: {count:,} rows into table {table!r}")
     _tell_of_state(rows, count)
@@ -173,6 +176,8 @@ def _is_here(folder: Path) -> bool:
 
 
 def _tell_of_state(rows: "RowFile", count: int) -> None:
+    if rows.counts_anew:
+        print(f"statistics of new rows start at 0: {rows.path} has no columns of them")
     if not rows.starts_anew:
         return
     why = "--no-state" if rows.has_state else f"{rows.path} has no column 'state'"

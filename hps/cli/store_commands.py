@@ -29,13 +29,13 @@ from hps.cli.output import (
 )
 from hps.cluster.folder.housekeeping import compact_parts, delete_checkpoint
 from hps.common.json_text import Json
-from hps.common.row_layout import RowLayout
+from hps.common.row_layout import Statistics
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.ssd_store import check_no_writer
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.promoted import Promotions
-from hps.table.row_checks import are_possible
+from hps.table.row_checks import are_possible, are_possible_statistics
 
 _RECORD_BYTES = 4096  # that a checkpoint may take in the manifest, besides its blobs
 
@@ -107,6 +107,8 @@ def run_stats(options: argparse.Namespace) -> int:
     with open_store(options.store, checkpoint=options.checkpoint) as server:
         figures = server.stats()
         figures["checkpoints"] = server.checkpoints()
+        if server.period:
+            figures["period"] = server.period
         if (catalog := Catalog.load(options.store)) is not None:
             opened = find_listed(str(options.store), figures["checkpoints"], options.checkpoint)
             name = None if opened is None else int(opened["id"])  # its names may move
@@ -131,6 +133,8 @@ def run_stats(options: argparse.Namespace) -> int:
             print(f"ssd_store {name}: {value:,}", file=out)
     if amplification is not None:
         print(f"ssd_store write_amplification: {amplification:.2f}", file=out)
+    if "period" in figures:
+        print(f"period: {figures['period']:,}", file=out)
     print(f"checkpoints: {len(figures['checkpoints'])}", file=out)
     write_json(options.json, figures)
     return 0
@@ -167,16 +171,21 @@ def _find_impossible_rows(path: Path) -> list[str]:
     found = []
     with open_store(path) as server:
         for name, table in server.tables.items():
-            layout = RowLayout(table.optimizer.kind, table.dim)
+            layout = table.layout
             count, first = 0, 0
-            for keys, rows, state in server.items(name, state=True):
-                bad = np.flatnonzero(~are_possible(layout, rows, state))
+            pieces = server.items(name, state=True, statistics=table.statistics)
+            for keys, rows, state, *counted in pieces:
+                is_fine = are_possible(layout, rows, state)
+                if counted:
+                    is_fine &= are_possible_statistics(Statistics(*counted), server.period)
+                bad = np.flatnonzero(~is_fine)
                 first = int(keys[bad[0]]) if len(bad) and not count else first
                 count += len(bad)
             if count:
                 found.append(
-                    f"table {name!r} holds {count} row(s) with NaN, infinity or a state that no "
-                    f"optimizer makes (key {first} is one)"
+                    f"table {name!r} holds {count} row(s) with NaN, infinity or a state"
+                    f"{' or counts' * table.statistics} that no optimizer makes (key {first} is "
+                    "one)"
                 )
     return found
 

@@ -92,7 +92,7 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: "S
 
 def _how_to_go_on(store: Path | None) -> str:
     """What a training that a full disk ended can go on from, in words."""
-    from hps.parameter_server.server import open as open_store
+    from hps.parameter_server.open_server import open as open_store
 
     try:
         if store is not None:

@@ -32,7 +32,7 @@ from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending, Ranks
 from hps.contracts.updates import RowUpdate
-from hps.errors import ConfigError
+from hps.errors import ConfigError, no_periods
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
@@ -446,6 +446,21 @@ class ClusterParameterServer:
             StoreError: CLUSTER could not be written.
         """
         return self._kept("delete_checkpoint").delete_checkpoint(tag)
+
+    # Periods, which ranks do not have yet.
+
+    @property
+    def period(self) -> int:
+        """Raises ConfigError: periods are kept by `hps.ParameterServer` alone so far."""
+        raise no_periods("period over ranks")
+
+    def advance_period(self, to: int | None = None) -> int:
+        """Raises ConfigError, as `period`."""
+        raise no_periods("advance_period over ranks")
+
+    def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
+        """Raises ConfigError, as `period`."""
+        raise no_periods("statistics over ranks")
 
     # Lifetime.
 

@@ -13,7 +13,7 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, as_numpy, like, on_host
 from hps.common.json_text import Json
-from hps.common.row_layout import Keys, RowLayout
+from hps.common.row_layout import Keys
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import refuse_impossible_rows
@@ -39,7 +39,7 @@ class TableVerbs:
         """As `ClusterParameterServer.assign`."""
         config = self._exchanges.table(table)
         array = on_host(as_keys(keys, self._local.device))
-        width = RowLayout(config.optimizer.kind, config.dim).state_floats
+        width = config.layout.state_floats
         weights = as_floats(rows, len(array), config.dim, "rows")
         columns = [weights]
         if state is not None:
@@ -69,10 +69,11 @@ class TableVerbs:
             return control.exchange(sent, sizes, incoming).numpy()
 
         received = travelled(array.view(np.int64)).view(np.uint64)
-        parts = [travelled(column) for column in columns]
+        weights, *states = [travelled(column) for column in columns]
+        own = states[0] if states else None
         self._exchanges.rows_change()
         self._together.agreed(
-            f"assign of table {table!r}", lambda: self._local.assign(table, received, *parts)
+            f"assign of table {table!r}", lambda: self._local.assign(table, received, weights, own)
         )
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:

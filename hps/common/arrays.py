@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hps.common.row_layout import Floats, Keys
+from hps.common.row_layout import Floats, Keys, Labels
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -132,6 +132,29 @@ def as_floats(values: AnyArray, num_rows: int, width: int, what: str, device: st
     if is_tensor(array):
         return cast("Floats", array.detach().contiguous())
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def as_labels(labels: AnyArray, num_rows: int, what: str) -> Labels:
+    """Labels float32 [num_rows], each 0 or 1, as uint8 of an array of their own.
+
+    Raises:
+        ConfigError: another dtype or shape; names the first label that is neither 0 nor 1.
+    """
+    array = as_numpy(labels, what)
+    if array.dtype != _FLOAT32:
+        raise ConfigError(f"{what} has dtype {array.dtype}; convert it to float32")
+    if tuple(array.shape) != (num_rows,):
+        raise ConfigError(f"{what} has shape {list(array.shape)}; [{num_rows}] is needed")
+    are_clicks = array == 1
+    is_allowed = are_clicks | (array == 0)
+    if not is_allowed.all():
+        place = int(np.argmin(is_allowed))
+        raise ConfigError(
+            f"{what}[{place}] is {float(array[place]):g}; clicks are counted, so that each must be "
+            "0 or 1"
+        )
+    flags: Labels = are_clicks.view(np.uint8)
+    return flags
 
 
 def as_output(out: AnyArray, num_rows: int, width: int, device: str = HOST) -> Floats:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hps.common.arrays import HOST, HostArray, PoolArguments
+from hps.common.row_layout import Labels
 from hps.errors import ConfigError
 
 _MAX_BAGS = 2**31 - 1  # the native core numbers bags with 32 bits
@@ -167,6 +168,19 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             f"offsets[{bag}]={int(offsets[bag])}, of {num_occurrences} keys; offsets must not fall"
         )
     return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
+
+
+def clicks_of_bags(clicks: Labels, offsets: HostArray) -> Labels:
+    """Clicks [B] of examples as those of the occurrences [L] of F features' bags.
+
+    Args:
+        offsets: int64 [F * B + 1], feature-major, as make_bags takes them.
+
+    >>> clicks_of_bags(np.array([1, 0], np.uint8), np.array([0, 2, 3, 3, 4])).tolist()
+    [1, 1, 0, 0]
+    """
+    num_features = (len(offsets) - 1) // max(1, len(clicks))
+    return np.repeat(np.tile(clicks, num_features), np.diff(offsets))
 
 
 def refuse_infinite_weights(weights: HostArray | None, where: str) -> None:

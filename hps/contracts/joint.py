@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hps import _C
 from hps.common.arrays import HostArray, as_contiguous, as_keys
+from hps.common.row_layout import Labels
 from hps.contracts.updates import RowUpdate
 from hps.types import Ids, PinnedRows
 
@@ -221,8 +222,11 @@ class JointRows(Protocol):
     def of_tables(self) -> Mapping[str, PinnedRows]:
         """The same rows, a table at a time."""
 
-    def updates(self, places: Places, grads: "torch.Tensor") -> list[RowUpdate]:
-        """What each table's step starts from, with gradients of their own [F * B, D]."""
+    def updates(
+        self, places: Places, grads: "torch.Tensor", clicks: Labels | None
+    ) -> list[RowUpdate]:
+        """What each table's step starts from, with gradients of their own [F * B, D], and with
+        clicks of their occurrences; given are those of the examples."""
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""
@@ -237,12 +241,15 @@ class JointUpdate:
         places: of its features.
         grads: float32 or bfloat16 [B, width], contiguous, owned.
         is_copy: its memory may serve again.
+        clicks: uint8 [B], 1 where an example has label 1, else 0; None: no clicks. Counted in
+            tables with statistics.
     """
 
     rows: JointRows
     places: Places
     grads: "torch.Tensor"
     is_copy: bool = False
+    clicks: Labels | None = None
 
 
 class JointServer(Protocol):

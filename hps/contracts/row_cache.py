@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import Offsets
 from hps.common.json_text import Json
-from hps.common.row_layout import Floats, Images, Keys
+from hps.common.row_layout import Floats, Images, Keys, Labels
 
 # What contains() answers.
 ABSENT = 0
@@ -131,7 +131,7 @@ class RowCache(Protocol[Plan]):
     ) -> int:
         """make_plan, find all, and pool if nothing is missing; returns the number missing."""
 
-    def push(self, plan: Plan, grads: Floats, lr: float) -> int:
+    def push(self, plan: Plan, grads: Floats, lr: float, labels: Labels | None = None) -> int:
         """sum_gradients, find_overflow and, if all is finite, apply, on a plan found whole; -1 or
         the culprit."""
 
@@ -188,16 +188,24 @@ class RowCache(Protocol[Plan]):
     def release(self, plan: Plan) -> None:
         """Drops the window's pins."""
 
-    def sum_gradients(self, plan: Plan, grads: Floats) -> int:
+    def sum_gradients(self, plan: Plan, grads: Floats, labels: Labels | None = None) -> int:
         """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
 
-        A cache on a device returns -1 always: `failed_key` tells.
+        A cache on a device returns -1 always: `failed_key` tells. In a table with statistics the
+        occurrences of each key are counted, too, and with labels, uint8 [L] of 0 or 1, its clicks.
         """
 
     def sum_bag_gradients(
-        self, plan: Plan, offsets: Offsets, weights: Floats | None, mean: bool, grads: Floats
+        self,
+        plan: Plan,
+        offsets: Offsets,
+        weights: Floats | None,
+        mean: bool,
+        grads: Floats,
+        labels: Labels | None = None,
     ) -> int:
-        """The same of gradients of bags [F*B, D], as `pool` takes them; no [L, D] is made."""
+        """The same of gradients of bags [F*B, D], as `pool` takes them; no [L, D] is made. Labels
+        are the occurrences', [L]."""
 
     def sum_here(self, plan: Plan, keys: Keys, grads: Floats, lr: float) -> tuple[int, int]:
         """make_plan, find all, and, if nothing is missing, sum_gradients and find_overflow; the
@@ -224,10 +232,22 @@ class RowCache(Protocol[Plan]):
 
     def apply(self, plan: Plan, lr: float) -> None:
         """Runs the optimizer once a unique key of the window with the plan's sums. A fresh row's
-        state starts here, with this lr, so that it does not depend on when the row came up."""
+        state starts here, with this lr, so that it does not depend on when the row came up. With
+        the sums goes what was counted, in the cache's period."""
 
-    def assign(self, plan: Plan, rows: Floats, state: Floats | None, lr: float) -> None:
-        """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins."""
+    def assign(
+        self,
+        plan: Plan,
+        rows: Floats,
+        state: Floats | None,
+        lr: float,
+        statistics: Images | None = None,
+    ) -> None:
+        """Sets the window's rows from [L, D] and [L, S]; the last occurrence of a key wins.
+
+        Statistics, [L, 16] as rows have them, are set, too; without them counts stay, and the last
+        period is the cache's.
+        """
 
     def read_rows(self, plan: Plan, images: Images) -> None:
         """Copies the window's row images, in the plan's unique order, to [window, row_bytes]."""
@@ -269,3 +289,11 @@ class PinCountingCache(Protocol[Plan_contra]):
 
     def num_pinned(self, plan: Plan_contra) -> int:
         """Rows of the window that are pinned."""
+
+
+@runtime_checkable
+class CountingCache(Protocol):
+    """A cache of rows with statistics: those of the host."""
+
+    def set_period(self, period: int) -> None:
+        """In which updates count from now on, and rows are created and assigned."""

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from hps.common.arrays import HOST, AnyArray, as_floats, as_keys, is_tensor, joined
-from hps.common.row_layout import Floats, Keys
+from hps.common.row_layout import Floats, Keys, Labels
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class RowUpdate:
         grads: float32 [L, D], one row an occurrence; or of `pooling`, [F*B, D], one row a bag.
         rows: the pinned rows of exactly these keys, or None to pin them for the step.
         pooling: makes bags of the occurrences, feature-major; None where gradients are theirs.
+        clicks: uint8 [L], 1 where an occurrence has label 1, else 0; None: no clicks. Counted in a
+            table with statistics.
     """
 
     table: str
@@ -33,6 +37,7 @@ class RowUpdate:
     grads: AnyArray
     rows: PinnedRows | None = None
     pooling: "BagPooling | None" = None
+    clicks: Labels | None = None
 
 
 def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:
@@ -72,6 +77,18 @@ def join_updates(
         pooling, parts = join_poolings([update.pooling for update in group], parts)
         grads = [cast("Floats", part if device != HOST else part.numpy()) for part in parts]
     return joined(keys), joined(grads), pooling
+
+
+def joined_clicks(group: Sequence[RowUpdate]) -> Labels | None:
+    """Clicks [L] of all updates of one table, in their order; None where none has any."""
+    if all(update.clicks is None for update in group):
+        return None
+    return joined(
+        [
+            np.zeros(len(update.keys), np.uint8) if update.clicks is None else update.clicks
+            for update in group
+        ]
+    )
 
 
 def _num_gradients(update: RowUpdate, num_keys: int) -> int:

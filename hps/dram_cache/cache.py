@@ -45,6 +45,7 @@ def make_dram_caches(
                 initializer_numbers=table.initializer.numbers(),
                 # The stream makes initial rows a function of (seed, table, key).
                 stream=_C.xxh64(table.name.encode(), config.seed),
+                statistics=table.statistics,
             )
         except ConfigError as error:
             raise ConfigError(

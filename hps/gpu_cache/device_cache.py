@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.arrays import AnyArray
-from hps.common.row_layout import Images, Keys
+from hps.common.row_layout import Images, Keys, Labels
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
@@ -27,6 +27,7 @@ _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
 _ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
 _ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
+_NO_STATISTICS = "Config refuses tables with statistics on a device"
 _APPLY = {
     1: "ApplySgd",
     2: "ApplyAdagrad",
@@ -319,8 +320,9 @@ class DeviceCache(DeviceRows):
 
     # Updates.
 
-    def sum_gradients(self, plan: DevicePlan, grads: AnyArray) -> int:
+    def sum_gradients(self, plan: DevicePlan, grads: AnyArray, labels: Labels | None = None) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
+        assert labels is None, _NO_STATISTICS
         self._check_floats(grads, (plan.num_occurrences, self.dim), "grads [L, dim]")
         return self._sum(plan, grads, None, None)
 
@@ -331,8 +333,10 @@ class DeviceCache(DeviceRows):
         weights: AnyArray | None,
         mean: bool,
         grads: AnyArray,
+        labels: Labels | None = None,
     ) -> int:
         """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
+        assert labels is None, _NO_STATISTICS
         lengths, bag_grads = _tensor(offsets).diff(), _tensor(grads)
         factors = None if weights is None else _tensor(weights)
         self._check_floats(bag_grads, (len(lengths), self.dim), "grads [F * B, dim]")
@@ -462,15 +466,25 @@ class DeviceCache(DeviceRows):
             )
             self._device.launch(self._apply, args, bound)
 
-    def push(self, plan: DevicePlan, grads: AnyArray, lr: float) -> int:
+    def push(
+        self, plan: DevicePlan, grads: AnyArray, lr: float, labels: Labels | None = None
+    ) -> int:
         """See RowCache. Returns -1 always."""
-        self.sum_gradients(plan, grads)
+        self.sum_gradients(plan, grads, labels)
         self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1
 
-    def assign(self, plan: DevicePlan, rows: AnyArray, state: AnyArray | None, lr: float) -> None:
+    def assign(
+        self,
+        plan: DevicePlan,
+        rows: AnyArray,
+        state: AnyArray | None,
+        lr: float,
+        statistics: Images | None = None,
+    ) -> None:
         """See RowCache."""
+        assert statistics is None, _NO_STATISTICS
         assert self.is_current(plan), "assign to rows that may have moved"
         count, bound = plan.num_occurrences, plan.bound
         self._check_floats(rows, (count, self.dim), "rows [L, dim]")

@@ -4,7 +4,7 @@ Above it: cache.py, which takes them from a config; device_rows.py and hps._C.Gp
 given them. Below it: nothing.
 """
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class CacheOptions(TypedDict):
@@ -16,6 +16,7 @@ class CacheOptions(TypedDict):
         capacity_bytes: of the cache, everything counted.
         initializer_kind, initializer_numbers: of a new row's weights.
         stream: of the random numbers of new rows.
+        statistics: the header of a row has them.
     """
 
     optimizer_kind: str
@@ -25,3 +26,4 @@ class CacheOptions(TypedDict):
     initializer_kind: str
     initializer_numbers: tuple[float, float]
     stream: int
+    statistics: NotRequired[bool]

@@ -105,7 +105,12 @@ def look_up_apart(
     bags = replace(
         batch,
         features={table: Ids(ids.keys_L, cut, ids.weights_L)},
-        labels=batch.labels.new_empty(len(cut) - 1),  # whose length is the number of bags
+        # Whose length is the number of bags; their values count in a table with statistics.
+        labels=(
+            _labels_of_bags(batch.labels, offsets, sequences)
+            if embedding.counts
+            else batch.labels.new_empty(len(cut) - 1)
+        ),
         weights=None,
         groups=None,
     )
@@ -118,6 +123,20 @@ def look_up_apart(
         assert isinstance(own, torch.Tensor)
         found[place] = SequenceRows(own, lengths.to(rows.device), example)
     return found
+
+
+def _labels_of_bags(
+    labels: torch.Tensor, offsets: torch.Tensor, sequences: Collection[int]
+) -> torch.Tensor:
+    """The label of each bag's example, where each key of a sequence is a bag of its own."""
+    size = len(labels)
+    num_features = (len(offsets) - 1) // max(size, 1)
+    lengths = offsets.diff().to(labels.device)
+    found = [labels[:0]]
+    for place in range(num_features):
+        own = lengths[place * size : (place + 1) * size]
+        found.append(labels.repeat_interleave(own) if place in sequences else labels)
+    return torch.cat(found)
 
 
 def require_sequences(name: str, sequences: Mapping[int, int]) -> None:

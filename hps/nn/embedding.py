@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hps.common.arrays import HOST
+from hps.common.arrays import HOST, as_labels, as_numpy
 from hps.common.bags import (
     BagPooling,
     Bags,
+    clicks_of_bags,
     make_bags,
     own_copy,
     refuse_infinite_weights,
@@ -25,10 +26,18 @@ from hps.contracts.joint import JointIds, JointRows, KeysByTable, Places
 from hps.errors import ConfigError
 from hps.nn.embeddings_input import want_gradients
 from hps.nn.gradients import ForwardGradient, pending_of
-from hps.nn.joint_look_up import ReadAndCollect, check_dtype, new_anchor, new_output, read
+from hps.nn.joint_look_up import (
+    JointCall,
+    ReadAndCollect,
+    check_dtype,
+    new_anchor,
+    new_output,
+    read,
+)
 from hps.types import Batch, Ids
 
 if TYPE_CHECKING:
+    from hps.common.row_layout import Labels
     from hps.contracts.training import RowServer
     from hps.types import PinnedRows
 
@@ -57,6 +66,16 @@ class _Call:
     batch: Batch | None = None
     rows: "PinnedRows | None" = None
 
+    def clicks(self, where: str) -> "Labels | None":
+        """uint8 [B] of the examples; None of what is no batch.
+
+        Raises:
+            ConfigError: a label is neither 0 nor 1.
+        """
+        if self.batch is None:
+            return None
+        return as_labels(self.batch.labels, self.num_examples, f"{where}: Batch.labels")
+
 
 @dataclass(slots=True)
 class Lookup:
@@ -68,6 +87,7 @@ class Lookup:
     num_examples: int
     rows: "PinnedRows | None" = None
     weights: torch.Tensor | None = None  # the caller's, which may require a gradient
+    clicks: "Labels | None" = None  # uint8 [L] of the occurrences, of a batch in training
 
     @property
     def is_plain(self) -> bool:
@@ -141,6 +161,7 @@ class SparseEmbedding(nn.Module):
         self.include_last_offset = include_last_offset
         self.dtype = dtype
         self._server = server
+        self._counts = server.tables[table].statistics
         self._places: dict[int, Places] = {}  # of so many features
         self._anchor = new_anchor(dtype)
 
@@ -167,6 +188,11 @@ class SparseEmbedding(nn.Module):
     def device(self) -> str:
         """Where the output lies, as torch names it."""
         return self._server.device
+
+    @property
+    def counts(self) -> bool:
+        """True if the table has statistics: then labels of batches must be 0 or 1."""
+        return self._counts
 
     def extra_repr(self) -> str:
         return f"table={self.table!r}, dim={self.dim}, pooling={self.pooling!r}"
@@ -204,11 +230,11 @@ class SparseEmbedding(nn.Module):
             try:
                 found = self._look_up_jointly(call, collects)
             except ConfigError:
-                self._lookup(call)  # has more to say of what is wrong with a call
+                self._lookup(call, collects)  # has more to say of what is wrong with a call
                 raise
             if found is not None:
                 return found
-        lookup = self._lookup(call)
+        lookup = self._lookup(call, collects)
         if collects:
             output: torch.Tensor = _ReadAndCollect.apply(  # type: ignore[no-untyped-call]
                 self._anchor, lookup.keys, lookup.weights, self, lookup
@@ -241,8 +267,9 @@ class SparseEmbedding(nn.Module):
         places = self._places_of(num_features)
         if not collects:
             return read(self._server, places, ids, pinned, self.dtype)[0]
+        clicks = call.clicks(f"SparseEmbedding({self.table!r})") if self._counts else None
         output: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
-            self._anchor, self._server, places, ids, pinned
+            self._anchor, self._server, JointCall(places, ids, pinned, clicks)
         )
         return output
 
@@ -295,7 +322,7 @@ class SparseEmbedding(nn.Module):
             f"{where}: got {type(ids).__name__}; pass an hps.Batch, a KeyedJaggedTensor or keys"
         )
 
-    def _lookup(self, call: _Call) -> Lookup:
+    def _lookup(self, call: _Call, collects: bool) -> Lookup:
         """Checks. Offsets and weights go to the server's device; keys only need to be there for a
         pull."""
         keys, weights, rows = call.keys, call.weights, call.rows
@@ -311,8 +338,11 @@ class SparseEmbedding(nn.Module):
         if weights is not None:
             self._check_weights(weights, len(keys))
             weights = weights.to(device, non_blocking=True)
+        clicks = call.clicks(where) if collects and self._counts else None
         if self.pooling is None:
-            return Lookup(keys, None, 1, len(keys), rows)
+            if clicks is not None and call.offsets is not None:
+                clicks = clicks_of_bags(clicks, as_numpy(call.offsets, "offsets"))
+            return Lookup(keys, None, 1, len(keys), rows, clicks=clicks)
         if call.offsets is None:
             raise ConfigError(f"{where}: pooling={self.pooling!r} needs offsets beside the keys")
         bags = (call.bags or make_bags(call.offsets, len(keys), where)).to(device)
@@ -327,7 +357,9 @@ class SparseEmbedding(nn.Module):
         # The step reads the weights again: what the caller does to his in between must not count.
         kept = None if weights is None else own_copy(weights)
         pooling = BagPooling(bags, kept, self.pooling == "mean")
-        return Lookup(keys, pooling, num_features, num_examples, rows, weights)
+        if clicks is not None:
+            clicks = clicks_of_bags(clicks, bags.offsets.numpy())
+        return Lookup(keys, pooling, num_features, num_examples, rows, weights, clicks)
 
     def _declared_features(self) -> int:
         """F of a batch without examples, whose offsets cannot tell."""
@@ -372,7 +404,8 @@ class SparseEmbedding(nn.Module):
         num_features: int,
     ) -> Lookup:
         """What a call would look up; raises as the call."""
-        return self._lookup(self._parse(ids, offsets, weights, num_features))
+        collects = self.training and torch.is_grad_enabled()
+        return self._lookup(self._parse(ids, offsets, weights, num_features), collects)
 
     def collect(self, order: int, keys: torch.Tensor, lookup: Lookup, grad: torch.Tensor) -> None:
         """Leaves the gradient of a look-up, [B, F * D], with the server.
@@ -390,7 +423,7 @@ class SparseEmbedding(nn.Module):
             pooling = None  # a bag's gradient is its occurrence's
         # Through a graph that was kept, backward may come after the step has released the rows.
         rows = None if lookup.rows is None or lookup.rows.is_released else lookup.rows
-        pending.add(self.table, order, ForwardGradient(keys, grads, rows, pooling))
+        pending.add(self.table, order, ForwardGradient(keys, grads, rows, pooling, lookup.clicks))
 
 
 class _ReadAndCollect(torch.autograd.Function):

@@ -7,11 +7,14 @@ none, tables_look_up.py; `hps.nn.gradients`; while torch.compile looks on, look_
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import nn
 
+from hps.common.arrays import as_labels
+from hps.common.row_layout import Labels
 from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, Places
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
@@ -31,7 +34,14 @@ from hps.nn.embeddings_input import (
 )
 from hps.nn.feature_layout import FeatureLayout, Pooling, layout_of
 from hps.nn.gradients import pending_of
-from hps.nn.joint_look_up import ReadAndCollect, check_dtype, collect, new_anchor, read
+from hps.nn.joint_look_up import (
+    JointCall,
+    ReadAndCollect,
+    check_dtype,
+    collect,
+    new_anchor,
+    read,
+)
 from hps.nn.look_up_op import KeptRows, look_up, register
 from hps.nn.tables_look_up import look_up_tables
 from hps.types import Batch, Ids
@@ -43,6 +53,10 @@ if TYPE_CHECKING:
 
 # What a table's module is called with: ids, offsets, weights, number of features.
 _Call = tuple[Any, torch.Tensor | None, torch.Tensor | None, int]
+
+
+# What is left of the number of tensors that the operator is given, divided by three.
+_OF_ALL, _WITH_LABELS = 1, 2
 
 
 class SparseEmbeddings(nn.Module):
@@ -120,6 +134,7 @@ class SparseEmbeddings(nn.Module):
         self._ordered: dict[tuple[str, ...], Places] = {}  # places, by the tables' order in a batch
         self._anchor = new_anchor(dtype)
         self._kept = KeptRows()
+        self._counts = any(table.statistics for table in server.tables.values())
         self._is_joint = server.joint is not None
         self._number = register(self)  # by which the operator knows it
 
@@ -246,29 +261,26 @@ class SparseEmbeddings(nn.Module):
         check_counts(layout, found, len(batch))
         is_learning = any(want_gradients(ids.weights_L) for ids in found)
         if layout.chosen:
-            return self._look_up_chosen(layout, found, len(batch), is_learning)
+            return self._look_up_chosen(layout, found, batch, is_learning)
         calls: list[_Call] = [(batch, None, None, 1)] * len(found)
         if self._server.joint is None or is_learning:
             return self._look_up_tables(layout, calls, is_learning)
         places, rows = self._pinned(layout.places, batch)
         if rows is not None:
-            return self._read(places, None, rows)
+            return self._read(places, None, rows, batch)
         if batch.rows is not None:  # pinned, but not together
             return self._look_up_tables(layout, calls, is_learning)
-        return self._read(layout.places, KeysByTable(found, len(batch)), None)
+        return self._read(layout.places, KeysByTable(found, len(batch)), None, batch)
 
     def _look_up_chosen(
-        self, layout: FeatureLayout, found: list[Ids], num_examples: int, is_learning: bool
+        self, layout: FeatureLayout, found: list[Ids], batch: Batch, is_learning: bool
     ) -> torch.Tensor:
         """Of a batch that has more features than are read."""
-        own = chosen_of(layout, found, num_examples)
+        own = chosen_of(layout, found, len(batch))
         if self._server.joint is not None and not is_learning:
-            return self._read(layout.places, KeysByTable(own, num_examples), None)
-        calls: list[_Call] = [
-            (ids.keys_L, ids.offsets, ids.weights_L, len(features))
-            for ids, features in zip(own, layout.places.features, strict=True)
-        ]
-        return self._look_up_tables(layout, calls, is_learning)
+            return self._read(layout.places, KeysByTable(own, len(batch)), None, batch)
+        read = replace(batch, features=dict(zip(layout.places.tables, own, strict=True)), rows=None)
+        return self._look_up_tables(layout, [(read, None, None, 1)] * len(own), is_learning)
 
     def _look_up_tensor(self, tensor: Any) -> torch.Tensor:
         """Of a KeyedJaggedTensor."""
@@ -278,7 +290,7 @@ class SparseEmbeddings(nn.Module):
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
         arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
         if self._server.joint is not None and not want_gradients(weights):
-            output = self._read(layout.places, arrays, None)
+            output = self._read(layout.places, arrays, None, None)
             self._layout = layout
             return output
 
@@ -305,6 +317,8 @@ class SparseEmbeddings(nn.Module):
             tensors = [ids.values(), ids.offsets(), nothing if own is None else own, nothing]
             num_examples = ids.stride()
         collects = self.training and torch.is_grad_enabled()
+        if collects and self._counts and isinstance(ids, Batch):
+            tensors += [ids.labels, nothing]
         args = (tensors, self._number, num_examples, layout.places.width, collects)
         output: torch.Tensor = look_up(self._anchor, *args)[0]
         return output
@@ -322,8 +336,9 @@ class SparseEmbeddings(nn.Module):
         """As Reader has it: of what `_look_up_compiled` has passed on."""
         layout, joint, server = self._layout, self._server.joint, self._server
         assert layout is not None and joint is not None
-        num_tables, is_of_all = divmod(len(tensors), 3)
-        if is_of_all:
+        num_tables, kind = divmod(len(tensors), 3)
+        _clicks_among(tensors)  # which raises what is wrong with them
+        if kind == _OF_ALL:
             keys, offsets, weights, _ = tensors
             of_all = (keys, offsets, weights if len(weights) else None)
             ids = keys_of_all(layout, of_all, num_examples)
@@ -333,7 +348,7 @@ class SparseEmbeddings(nn.Module):
             for keys, offsets, weights in zip(
                 tensors[:num_tables],
                 tensors[num_tables : 2 * num_tables],
-                tensors[2 * num_tables :],
+                tensors[2 * num_tables : 3 * num_tables],
                 strict=True,
             )
         ]
@@ -352,11 +367,13 @@ class SparseEmbeddings(nn.Module):
         by_table = KeysByTable(found, num_examples)
         return read(server, layout.places, by_table, None, self.dtype)
 
-    def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
+    def collect(
+        self, order: int, rows: JointRows, grad: torch.Tensor, tensors: Sequence[torch.Tensor]
+    ) -> None:
         """As Reader has it."""
         assert self._layout is not None
-        update = JointUpdate(rows, self._ordered_as(self._layout.places, rows), grad)
-        collect(self._server, order, update, is_own=True)
+        places, clicks = self._ordered_as(self._layout.places, rows), _clicks_among(tensors)
+        collect(self._server, order, JointUpdate(rows, places, grad, clicks=clicks), is_own=True)
 
     def next_order(self) -> int:
         """As Reader has it."""
@@ -389,10 +406,15 @@ class SparseEmbeddings(nn.Module):
 
     # How.
 
-    def _read(self, places: Places, ids: JointIds | None, rows: JointRows | None) -> torch.Tensor:
+    def _read(
+        self, places: Places, ids: JointIds | None, rows: JointRows | None, batch: Batch | None
+    ) -> torch.Tensor:
         if self.training and torch.is_grad_enabled():
+            clicks = None
+            if self._counts and batch is not None:
+                clicks = _clicks_of(batch.labels)
             output: torch.Tensor = ReadAndCollect.apply(  # type: ignore[no-untyped-call]
-                self._anchor, self._server, places, ids, rows
+                self._anchor, self._server, JointCall(places, ids, rows, clicks)
             )
             return output
         return read(self._server, places, ids, rows, self.dtype)[0]
@@ -438,3 +460,13 @@ class SparseEmbeddings(nn.Module):
             pooling: Pooling = "mean" if places.are_means[table] else "sum"
             self._by_table[name] = SparseEmbedding(self._server, name, pooling)
         return self._by_table[name].train(self.training)
+
+
+def _clicks_of(labels: torch.Tensor) -> Labels:
+    """uint8 [B] of a batch's labels; ConfigError if one is neither 0 nor 1."""
+    return as_labels(labels, len(labels), "SparseEmbeddings: Batch.labels")
+
+
+def _clicks_among(tensors: Sequence[torch.Tensor]) -> Labels | None:
+    """Of what the operator was given, if labels are among it."""
+    return _clicks_of(tensors[-2]) if len(tensors) % 3 == _WITH_LABELS else None

@@ -22,6 +22,7 @@ from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.common.bags import BagPooling
+    from hps.common.row_layout import Labels
     from hps.contracts.training import RowServer
     from hps.types import PinnedRows
 
@@ -39,12 +40,14 @@ class ForwardGradient:
             pooling.
         rows: the pinned rows that the forward read, or None.
         pooling: how the forward made the bags; None where a gradient is one occurrence's.
+        clicks: uint8 [L] of the occurrences, or None.
     """
 
     keys: torch.Tensor
     grads: torch.Tensor
     rows: "PinnedRows | None"
     pooling: "BagPooling | None" = None
+    clicks: "Labels | None" = None
 
 
 class PendingGradients:
@@ -177,7 +180,8 @@ class PendingGradients:
             for order in sorted(forwards):
                 one = forwards[order]
                 rows = one.rows if is_one else None  # pinned for their keys alone
-                updates.append(RowUpdate(table, one.keys, one.grads, rows, one.pooling))
+                args = (table, one.keys, one.grads, rows, one.pooling, one.clicks)
+                updates.append(RowUpdate(*args))
         return updates
 
     def drop(self, table: str) -> None:
@@ -253,9 +257,10 @@ def _by_table(update: JointUpdate) -> list[tuple[str, ForwardGradient]]:
                 cast("torch.Tensor", one.grads),
                 one.rows,
                 one.pooling,
+                one.clicks,
             ),
         )
-        for one in update.rows.updates(update.places, update.grads)
+        for one in update.rows.updates(update.places, update.grads, update.clicks)
     ]
 
 

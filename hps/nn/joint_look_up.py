@@ -6,6 +6,7 @@ optimizers are float32. So a bfloat16 output is the float32 one, rounded, and it
 for what it is.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from hps.nn.gradients import OF_SEVERAL, PendingGradients, pending_of
 from hps.nn.ownership import count_references, is_unshared, prepare
 
 if TYPE_CHECKING:
+    from hps.common.row_layout import Labels
     from hps.contracts.training import RowServer
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -49,6 +51,23 @@ def new_output(num_rows: int, width: int, dtype: torch.dtype, device: str = HOST
     return torch.empty(num_rows, width, dtype=dtype, device=device)
 
 
+@dataclass(slots=True)
+class JointCall:
+    """What one forward looks up.
+
+    Args:
+        places: of the features in the output.
+        ids: the keys; None where rows are given.
+        rows: pinned, of those keys.
+        clicks: uint8 [B] of the examples, or None.
+    """
+
+    places: Places
+    ids: JointIds | None
+    rows: JointRows | None
+    clicks: "Labels | None" = None
+
+
 class ReadAndCollect(torch.autograd.Function):
     """Forward reads and pools into an output of the anchor's dtype; backward leaves the gradient
     with the server."""
@@ -58,24 +77,22 @@ class ReadAndCollect(torch.autograd.Function):
         ctx: Any,
         anchor: torch.Tensor,
         server: "RowServer",
-        places: Places,
-        ids: JointIds | None,
-        rows: JointRows | None,
+        call: JointCall,
     ) -> torch.Tensor:
         prepare()
-        ctx.server, ctx.places = server, places
+        ctx.server, ctx.places, ctx.clicks = server, call.places, call.clicks
         ctx.order = pending_of(server).next_order()
-        output, ctx.rows = read(server, places, ids, rows, anchor.dtype)
+        output, ctx.rows = read(server, call.places, call.ids, call.rows, anchor.dtype)
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None]:
         references = count_references(grad)
         is_own = is_unshared(grad, references)
-        update = JointUpdate(ctx.rows, ctx.places, grad.detach())
+        update = JointUpdate(ctx.rows, ctx.places, grad.detach(), clicks=ctx.clicks)
         collect(ctx.server, ctx.order, update, is_own)
-        return None, None, None, None, None
+        return None, None, None
 
 
 def collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool = False) -> None:

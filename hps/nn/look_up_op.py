@@ -58,7 +58,9 @@ class Reader(Protocol):
     ) -> tuple[torch.Tensor, JointRows]:
         """The output, [B, width], and the rows that it found."""
 
-    def collect(self, order: int, rows: JointRows, grad: torch.Tensor) -> None:
+    def collect(
+        self, order: int, rows: JointRows, grad: torch.Tensor, tensors: Sequence[torch.Tensor]
+    ) -> None:
         """Leaves a gradient, which is nobody else's, with the server."""
 
     @property
@@ -131,7 +133,8 @@ def collect(
     rows = module.kept.take(number)
     if rows is None:
         _, rows = module.read_tensors(tensors, len(grad))
-    module.collect(number, rows, grad.detach().clone(memory_format=torch.contiguous_format))
+    own = grad.detach().clone(memory_format=torch.contiguous_format)
+    module.collect(number, rows, own, tensors)
     return grad.new_zeros(1)
 
 

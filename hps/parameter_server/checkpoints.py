@@ -18,7 +18,9 @@ from hps.checkpoint.blobs import (
     OtherTables,
     decode_dense,
     decode_json,
+    decode_period,
     encode_dense,
+    encode_period,
     encode_tables,
     id_of,
     table_to_json,
@@ -124,7 +126,7 @@ class Checkpoints:
             described = encode_tables(tables.configs, tables.learning_rates, self._other_tables)
             if mark is None:
                 dense, mark = self._fitting(dense)
-            extras = {**dense, **mark.blobs(), **described}
+            extras = {**dense, **mark.blobs(), **described, **encode_period(tables.period)}
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
             if history is not None:
@@ -240,6 +242,7 @@ class Checkpoints:
         assert_held(tables.updates)
         assert_held(tables.lock)
         rates = decode_json(extras, RATES) or {}
+        period = decode_period(extras)
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
         other_tables = OtherTables.of(extras, tables.configs).with_more(before)
@@ -257,6 +260,7 @@ class Checkpoints:
             tables.learning_rates.update(known)
             tables.is_changed = False
             tables.dense_mark = mark
+            tables.set_period(period)
             if history is not None:
                 history.follow_restore(extras)
 

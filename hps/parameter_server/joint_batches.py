@@ -70,7 +70,7 @@ class JointBatches:
                     with tables.lock:  # one moment for those who read meanwhile
                         absent = rows.find()
                         if not absent:
-                            rows.sum(update.places, update.grads, rates)
+                            rows.sum(update.places, update.grads, rates, update.clicks)
                             calls = [rows.applying(rates), *([applied] if applied else [])]
                             _C.call_all(calls)
                             return

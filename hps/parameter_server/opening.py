@@ -18,6 +18,7 @@ from hps.dram_cache import make_dram_caches
 from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.logged import LoggedMutations
+from hps.parameter_server.periods import Periods
 from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema, open_store
@@ -55,6 +56,7 @@ class ServerParts:
     batches: Batches
     checkpoints: Checkpoints
     logged: LoggedMutations
+    periods: Periods
 
 
 def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
@@ -87,7 +89,9 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         batches = Batches(tables, pool)
         checkpoints = Checkpoints(tables, batches, history)
         logged = LoggedMutations(tables, batches)
-        parts = ServerParts(tables, RowVerbs(tables, pool), batches, checkpoints, logged)
+        periods = Periods(tables, batches, checkpoints)
+        rows = RowVerbs(tables, pool)
+        parts = ServerParts(tables, rows, batches, checkpoints, logged, periods)
         tables.is_open = True
         if history is not None:
             replay_log(parts, history, tiers.open_log, tiers.keeps_log)

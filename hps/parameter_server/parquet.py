@@ -2,10 +2,11 @@
 
 Above it: `hps export` and `hps import`. Below it: ParameterServer.items and assign,
 table/row_checks.py; pyarrow. An export has the columns key (uint64), weights (float32 [dim]) and,
-where the optimizer has state, state (float32 [state floats], header scalars before vectors). The
-table's description and the seed travel in the file's metadata under "hps", so that an import can
-make the store. An import also takes int64 keys and lists of any kind; it checks the whole file
-before a row moves.
+where the optimizer has state, state (float32 [state floats], header scalars before vectors); of a
+table with statistics also show and click (float32) and last_period (int64). The table's description
+and the seed travel in the file's metadata under "hps", with statistics also the store's period, so
+that an import can make the store. An import also takes int64 keys and lists of any kind; it checks
+the whole file before a row moves.
 """
 
 import json
@@ -19,12 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hps.checkpoint.blobs import table_from_json, table_to_json
+from hps.common.arrays import HostArray
 from hps.common.json_text import parse_json
-from hps.common.row_layout import Floats, Keys, RowLayout
+from hps.common.row_layout import Floats, Keys, Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
 from hps.parameter_server.server import ParameterServer
-from hps.table.row_checks import refuse_impossible_rows
+from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _METADATA = b"hps"
 _VERSION = 1
+_STATISTICS_VERSION = 2  # of files with statistics
+_STATISTICS = ("show", "click", "last_period")
 _MAX_METADATA_BYTES = 2**24  # thousands of names of features
 _BATCH_ROWS = 65536
 
@@ -59,7 +63,7 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
     if config is None:
         raise no_such_table(table, "the store has", server.tables)
     target = _target_of(path)
-    layout = RowLayout(config.optimizer.kind, config.dim)
+    layout = config.layout
     with_state = with_state and layout.state_floats > 0
     fields = [
         arrow.field("key", arrow.uint64(), nullable=False),
@@ -74,17 +78,26 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
         "table": table_to_json(config),
         "seed": server.config.seed,
     }
+    if config.statistics:
+        described |= {"version": _STATISTICS_VERSION, "period": server.period}
+        fields += [arrow.field(name, arrow.float32(), nullable=False) for name in _STATISTICS[:2]]
+        fields.append(arrow.field(_STATISTICS[2], arrow.int64(), nullable=False))
     schema = arrow.schema(fields, metadata={_METADATA: json.dumps(described).encode()})
     num_rows = 0
     # Under its name stands a whole file or none.
     partial = target.with_name(target.name + ".partial")
     try:
         with arrow.parquet.ParquetWriter(partial, schema) as writer:
-            for keys, *floats in server.items(table, _BATCH_ROWS, with_state):
+            for keys, *parts in server.items(table, _BATCH_ROWS, with_state, config.statistics):
                 columns = [arrow.array(keys)]
-                for values in floats:
+                for values in parts:
                     flat = arrow.array(values.reshape(-1))
-                    columns.append(arrow.FixedSizeListArray.from_arrays(flat, values.shape[1]))
+                    is_wide = values.ndim > 1
+                    columns.append(
+                        arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+                        if is_wide
+                        else flat
+                    )
                 writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
                 num_rows += len(keys)
         partial.replace(target)
@@ -106,23 +119,44 @@ def _target_of(path: Path) -> Path:
     return target
 
 
-def describe(path: Path) -> tuple[TableConfig | None, int]:
-    """The table and seed that a file of export_table names; (None, 0) for another parquet file."""
+@dataclass(frozen=True)
+class Described:
+    """What a file of export_table says of the store that it came from.
+
+    Args:
+        table: None of another parquet file.
+        seed: of the store.
+        period: of the store; 0 where the table has no statistics.
+    """
+
+    table: TableConfig | None = None
+    seed: int = 0
+    period: int = 0
+
+
+def describe(path: Path) -> Described:
+    """What a file of export_table names.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     metadata = _open(path).schema_arrow.metadata or {}
     if _METADATA not in metadata:
-        return None, 0
+        return Described()
     where = f"{path}: the metadata of the export"
     described = parse_json(
         metadata[_METADATA], where, error=ConfigError, max_bytes=_MAX_METADATA_BYTES
     )
     try:
         version = described["version"]
-        if version == _VERSION:
-            return table_from_json(described["table"]), int(described["seed"])
+        if version in (_VERSION, _STATISTICS_VERSION):
+            period = int(described.get("period", 0))
+            return Described(table_from_json(described["table"]), int(described["seed"]), period)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ConfigError(f"{where} is damaged: {error!r}") from error
     raise ConfigError(
-        f"{path} was written by export version {version!r}; this one reads {_VERSION}"
+        f"{path} was written by export version {version!r}; this one reads {_VERSION} and "
+        f"{_STATISTICS_VERSION}"
     )
 
 
@@ -148,7 +182,7 @@ class RowFile:
         self.path = path
         self._config = config
         self._file = _open(path)
-        layout = RowLayout(config.optimizer.kind, config.dim)
+        layout = config.layout
         self.has_state = "state" in self._file.schema_arrow.names
         self._takes_state = self.has_state and with_state
         # Optimizers without state have none to lose.
@@ -159,38 +193,62 @@ class RowFile:
         if self._takes_state:
             self._widths["state"] = layout.state_floats
         _check_columns(path, self._file.schema_arrow, self._widths)
+        self.counts_anew = config.statistics and not self._has_statistics()
+        self._takes_statistics = config.statistics and not self.counts_anew
 
-    def check_rows(self, lr: float) -> None:
+    def _has_statistics(self) -> bool:
+        """All of their columns; none, and a table with statistics begins to count.
+
+        Raises:
+            ConfigError: some of them, or one of another type.
+        """
+        schema = self._file.schema_arrow
+        found = {name: str(schema.field(name).type) for name in _STATISTICS if name in schema.names}
+        wanted = dict(zip(_STATISTICS, ("float", "float", "int64"), strict=True))
+        if found and found != wanted:
+            raise ConfigError(
+                f"{self.path}: of statistics it has {found}; {wanted} are needed, or none of them"
+            )
+        return bool(found)
+
+    def check_rows(self, lr: float, period: int) -> None:
         """Reads the file once and raises for the first row that its table refuses.
 
         Args:
             lr: learning rate with which a new state starts.
+            period: of the store.
 
         Raises:
             ConfigError: a null, a list of another length, a page that cannot be read, a state that
                 the optimizer cannot have made. NonFiniteError: NaN or infinity.
         """
-        for keys, rows, state in self.pieces():
+        for keys, rows, state, counted in self.pieces():
             try:
                 refuse_impossible_rows(self._config, keys, rows, state, lr)
+                if counted is not None:
+                    refuse_impossible_statistics(self._config, keys, counted, period)
             except (ConfigError, NonFiniteError) as error:
                 raise type(error)(f"{self.path}: {error}") from error
 
-    def pieces(self) -> Iterator[tuple[Keys, Floats, Floats | None]]:
-        """Keys, weights and state (or None) of 65536 rows at a time, in the file's order."""
+    def pieces(self) -> Iterator[tuple[Keys, Floats, Floats | None, Statistics | None]]:
+        """Keys, weights, state (or None) and statistics (or None) of 65536 rows at a time, in the
+        file's order."""
         first_row = 0
-        for piece in _pieces(self.path, self._file, ["key", *self._widths]):
+        counts = _STATISTICS if self._takes_statistics else ()
+        for piece in _pieces(self.path, self._file, ["key", *self._widths, *counts]):
             keys = _keys(self.path, piece)
+            columns = [_numbers(self.path, piece, name) for name in counts]
+            counted = Statistics(*columns) if counts else None
             floats = [
                 _floats(_Where(self.path, name, keys, first_row), piece.column(name), width)
                 for name, width in self._widths.items()
             ]
-            yield keys, floats[0], floats[1] if self._takes_state else None
+            yield keys, floats[0], floats[1] if self._takes_state else None, counted
             first_row += len(keys)
 
     def _check_source(self) -> None:
         config = self._config
-        source, _ = describe(self.path)
+        source = describe(self.path).table
         if source is None or source.optimizer.kind != config.optimizer.kind:
             kind = "unknown" if source is None else source.optimizer.kind
             raise ConfigError(
@@ -209,8 +267,8 @@ def import_rows(server: ParameterServer, table: str, rows: RowFile) -> int:
             to write rows. Leave without a checkpoint, and nothing has changed.
     """
     num_rows = 0
-    for keys, weights, state in rows.pieces():
-        server.assign(table, keys, weights, state)
+    for keys, weights, state, counted in rows.pieces():
+        server.assign(table, keys, weights, state, counted and counted._asdict())
         num_rows += len(keys)
     return num_rows
 
@@ -268,6 +326,14 @@ def _keys(path: Path, piece: "pyarrow.RecordBatch") -> Keys:
         raise ConfigError(f"{path}: column 'key' holds nulls")
     keys: Keys = column.to_numpy().view(np.uint64)
     return keys
+
+
+def _numbers(path: Path, piece: "pyarrow.RecordBatch", name: str) -> HostArray:
+    column = piece.column(name)
+    if column.null_count:
+        raise ConfigError(f"{path}: column {name!r} holds nulls")
+    values: HostArray = column.to_numpy()
+    return values
 
 
 def _floats(where: _Where, column: "pyarrow.Array", width: int) -> Floats:

@@ -4,7 +4,7 @@ Above it: ParameterServer, whose docstrings say what each verb promises. Below i
 tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from hps.common.arrays import (
     OutputPool,
     as_floats,
     as_keys,
+    as_labels,
     as_output,
     like,
     new_output,
@@ -24,9 +25,10 @@ from hps.common.json_text import Json
 from hps.common.row_layout import Floats
 from hps.contracts.reads import PooledRead, in_order
 from hps.errors import ConfigError
+from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
-from hps.table.row_checks import refuse_impossible_rows
+from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 from hps.tiers.scan import digest, digest_parts, items
 
 if TYPE_CHECKING:
@@ -105,19 +107,29 @@ class RowVerbs:
             else:
                 self.pull_pooled(read.table, read.keys, read.pooling, read.out)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+    ) -> None:
         """As ParameterServer.push."""
         tables = self._tables
         with tables.updates:
             stack = tables.stack(table)
             array = as_keys(keys, self._device)
             floats = as_floats(grads, len(array), stack.layout.dim, "grads", self._device)
+            clicks = None if labels is None else as_labels(labels, len(array), "labels")
             tables.begin_change("push")
             if len(array):
-                stack.push(array, floats)
+                stack.push(array, floats, clicks if stack.layout.has_statistics else None)
                 stack.raise_failed(wait=True)
 
-    def assign(self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None) -> None:
+    def assign(
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None,
+        statistics: Mapping[str, AnyArray] | None = None,
+    ) -> None:
         """As ParameterServer.assign."""
         tables = self._tables
         with tables.updates:
@@ -131,9 +143,14 @@ class RowVerbs:
             )
             rate = tables.learning_rates[table]
             refuse_impossible_rows(tables.configs[table], array, weights, floats, rate)
+            counted = None
+            if statistics is not None:
+                refuse_uncounted(tables.configs[table], "assign(statistics=)")
+                counted = as_statistics(statistics, len(array))
+                refuse_impossible_statistics(tables.configs[table], array, counted, tables.period)
             tables.begin_change("assign")
             if len(array):
-                stack.assign(array, weights, floats)
+                stack.assign(array, weights, floats, counted)
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.contains."""
@@ -155,13 +172,17 @@ class RowVerbs:
         with self._tables.lock:
             return self._tables.stack(table).num_rows
 
-    def items(self, table: str, batch: int, state: bool) -> Iterator[tuple[HostArray, ...]]:
+    def items(
+        self, table: str, batch: int, state: bool, statistics: bool
+    ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         with self._tables.lock:
             stack = self._tables.stack(table)
             if batch < 1:
                 raise ConfigError(f"items(batch={batch}): batch must be at least 1")
-            return items(stack, batch, state)
+            if statistics:
+                refuse_uncounted(self._tables.configs[table], "items(statistics=True)")
+            return items(stack, batch, state, statistics)
 
     def digest(self, table: str) -> str:
         """As ParameterServer.digest."""

@@ -7,32 +7,22 @@ in flight), checkpoints.py, logged.py (what a service's log holds). Each verb he
 part; what it promises is said here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from os import PathLike
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hps.checkpoint.blobs import LAST, Dense, ModelState, decode_dense, tables_from_store
+from hps.checkpoint.blobs import LAST, Dense, ModelState, decode_dense
 from hps.common.arrays import AnyArray, HostArray
-from hps.common.field_checks import require_path
 from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
-from hps.contracts.tiers import RowTier
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
-from hps.errors import ConfigError
 from hps.parameter_server.opening import Tiers, View, open_parts
-from hps.ssd_store import engine_of
-from hps.ssd_store.cluster.catalog import Catalog, refuse_cluster
-from hps.ssd_store.cluster.cluster_store import ClusterStore
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
-from hps.update_log.served_tables import known_tables
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +30,7 @@ if TYPE_CHECKING:
     from hps.common.bags import BagPooling
     from hps.contracts.joint import JointServer
 
-__all__ = ["BatchRows", "ParameterServer", "RowUpdate", "open"]
+__all__ = ["BatchRows", "ParameterServer", "RowUpdate"]
 
 
 class ParameterServer:
@@ -133,30 +123,39 @@ class ParameterServer:
         """As pull_pooled, of several tables, one after the other."""
         self.parts.rows.pull_tables(reads)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+    ) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
-        A push with the keys of the last pull reuses its look-up. Absent keys are created.
+        A push with the keys of the last pull reuses its look-up. Absent keys are created. In a
+        table with statistics every occurrence counts as a show of its key.
 
         Args:
             table: its name.
             keys: int64 or uint64 [L], duplicates allowed.
             grads: float32 [L, dim], one row an occurrence.
+            labels: float32 [L], 1 where an occurrence is a click, else 0; None: no clicks.
 
         Raises:
             NonFiniteError: a sum is NaN or infinite, or the step would make its row so; names the
                 key; no row has changed.
-            ConfigError: unknown table, wrong dtype or shape, read-only server.
+            ConfigError: unknown table, wrong dtype or shape, another label; read-only server.
             CapacityError: batches in flight have all slots of a key pinned, and those that wait in
                 a pipeline gave none back; no row has changed.
             StoreError: no space to write evicted rows. If the keys do not fit the cache at once,
                 those worked off before it, or before an interrupt, are updated; the error's note
                 says how many.
         """
-        self.parts.rows.push(table, keys, grads)
+        self.parts.rows.push(table, keys, grads, labels)
 
     def assign(
-        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
@@ -166,14 +165,16 @@ class ParameterServer:
             rows: float32 [L, dim].
             state: float32 [L, state floats of a row], header scalars before vectors, as
                 items(state=True) gives it; None starts the optimizer's state anew.
+            statistics: show, click and last_period [L] as `statistics` gives them; None: counts
+                stay, and the last period is the current one.
 
         Raises:
             ConfigError: unknown table, wrong dtype or shape, read-only server; a state that the
-                optimizer cannot have made, such as an accumulator below 0.
+                optimizer cannot have made, such as an accumulator below 0, or such statistics.
             NonFiniteError: NaN or infinity. No row has changed, as with ConfigError.
             StoreError: no space to write evicted rows.
         """
-        self.parts.rows.assign(table, keys, rows, state)
+        self.parts.rows.assign(table, keys, rows, state, statistics)
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored, in any tier: bool [L], a tensor if the keys were one."""
@@ -195,20 +196,23 @@ class ParameterServer:
         return self.parts.rows.num_rows(table)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, statistics: bool = False
     ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
         Pieces are copies: uint64 [n], float32 [n, dim], float32 [n, state floats], n up to `batch`.
+        Statistics come last: show and click, float32 [n], and last_period, int64 [n].
         Reading from the server meanwhile is fine; changing the table makes the next piece raise.
 
         Raises:
-            ConfigError: unknown table; batch < 1; the table was changed since the iteration began.
+            ConfigError: unknown table, or one without statistics; batch < 1; the table was changed
+                since the iteration began.
         """
-        return self.parts.rows.items(table, batch, state)
+        return self.parts.rows.items(table, batch, state, statistics)
 
     def digest(self, table: str) -> str:
-        """Order-independent hash of every stored row (key, weights, state): 32 hex digits.
+        """Order-independent hash of every stored row (key, weights, state, statistics): 32 hex
+        digits.
 
         Equal digests mean equal tables, wherever the rows lie. Reads the whole table; writes
         nothing.
@@ -229,6 +233,49 @@ class ParameterServer:
         """Counters of each tier since the server was opened, then of each table."""
         self.parts.batches.count()
         return self.parts.rows.stats()
+
+    # Periods.
+
+    @property
+    def period(self) -> int:
+        """The period that updates count in: a counter that begins at 0. It is part of every
+        checkpoint; a read-only server shows that of its own."""
+        return self.parts.tables.period
+
+    def advance_period(self, to: int | None = None) -> int:
+        """Begins the next period, or a later one; it is durable with the next checkpoint.
+
+        Args:
+            to: its number; None is the next one.
+
+        Returns:
+            The period.
+
+        Raises:
+            ConfigError: `to` is not above the current period; a pipeline is open; read-only server;
+                the store was served (docs/life_cycle.md).
+        """
+        return self.parts.periods.advance(to)
+
+    def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
+        """What the rows of keys have counted, wherever they lie; creates nothing.
+
+        Args:
+            table: its name; it has statistics.
+            keys: int64 or uint64 [L], duplicates allowed.
+
+        Returns:
+            show, click: float32 [L], occurrences in updates, and those with label 1; last_period:
+            int64 [L], of the newest update, assignment or creation, -1 where no row is; dies_at:
+            int64 [L], -1: never. Tensors if the keys were one.
+
+        Raises:
+            ConfigError: unknown table, or one without statistics; wrong dtype or shape.
+            StoreError, CorruptionError: a row could not be read.
+
+        Cost: rows that are not in DRAM are read from SSD, and take no slots.
+        """
+        return self.parts.periods.statistics(table, keys)
 
     # Batches in flight.
 
@@ -500,56 +547,3 @@ class ParameterServer:
             self.close()
         else:
             tables.shut()
-
-
-def open(
-    path: str | PathLike[str],
-    read_only: bool = True,
-    checkpoint: str | int | None = None,
-    dram: int | str = "256MiB",
-    *,
-    gpu: GpuCacheConfig | None = None,
-    _tiers: Tiers | None = None,
-) -> ParameterServer:
-    """Opens a store that is there; its tables are read from it.
-
-    Read-only it may be beside a running trainer and shows one checkpoint: pull, contains,
-    num_rows, items, digest, stats. Of a cluster's folder it shows the rows of all ranks.
-
-    Args:
-        path: directory of the store, or the folder of a cluster.
-        read_only: False opens it for writing, as ParameterServer does.
-        checkpoint: tag or id to look at; None is the newest.
-        dram: budget of the dram_cache.
-        gpu: budget and device of a gpu_cache over it; None for none.
-
-    Raises:
-        ConfigError: no such checkpoint, or a checkpoint asked for with writing.
-        StoreError: there is no store, or as ParameterServer. CorruptionError: as ParameterServer.
-    """
-    tiers = _tiers or Tiers()
-    require_path("open: path", path)
-    path = Path(path).absolute()
-    if checkpoint is not None and not read_only:
-        raise ConfigError("open: checkpoint= goes with read_only=True; restore() goes back to one")
-    if not read_only:
-        refuse_cluster(path)
-    elif Catalog.load(path) is not None:
-        open_ranks: Callable[..., RowTier] = ClusterStore.open
-        tiers = replace(tiers, open_store=open_ranks)
-    store = tiers.open_store(path, [], read_only=True, checkpoint=checkpoint, rows=False)
-    try:
-        # Of the one that is open, also where it is no longer listed, or where its name has moved.
-        extras = store.extras(None)
-        now, others = ([], []) if read_only else known_tables(path, store)
-        config = Config(
-            path=path,
-            tables=tables_from_store(list(store.schemas.values()), extras, [*now, *others]),
-            dram=DramCacheConfig(bytes=dram),
-            gpu=gpu,
-            ssd=SsdStoreConfig(engine=engine_of(path) or "segments"),
-            seed=store.seed,
-        )
-    finally:
-        store.close()
-    return ParameterServer(config, _tiers=tiers, _view=View(checkpoint) if read_only else None)

@@ -92,6 +92,7 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
             "dim": stack.layout.dim,
             "row_bytes": stack.layout.row_bytes,
             "optimizer": stack.layout.optimizer_kind,
+            **({"statistics": True} if stack.layout.has_statistics else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),
         }

@@ -6,7 +6,8 @@ Above it: `hps lookup`. Below it: the store's own `fetch`, hps/common/row_layout
 import numpy as np
 
 from hps.common.json_text import Json
-from hps.common.row_layout import RowLayout
+from hps.common.row_layout import Images, Statistics
+from hps.config import TableConfig
 from hps.errors import no_such_table
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import state_by_name
@@ -23,7 +24,8 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
 
     Returns:
         `table`, `key`, `is_there`; then, each None where no row is: `embedding` (floats),
-        `first_order` (None also where there is none), `state` (the optimizer's: part -> floats).
+        `first_order` (None also where there is none), `state` (the optimizer's: part -> floats);
+        of a table with statistics also `show`, `click` and `last_period`.
 
     Raises:
         ConfigError: there is no such table.
@@ -32,16 +34,26 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
     if table not in server.tables:
         raise no_such_table(table, "the store has", server.tables)
     config = server.tables[table]
-    layout = RowLayout(config.optimizer.kind, config.dim)
+    layout = config.layout
     images, found = np.zeros((1, layout.row_bytes), np.uint8), np.zeros(1, np.uint8)
     server.parts.tables.store.fetch(table, np.array([key], np.uint64), images, found)
     row: Json = {"table": table, "key": key, "is_there": bool(found[0])}
     if not row["is_there"]:
-        return row | dict.fromkeys(("embedding", "first_order", "state"))
+        counts = Statistics._fields if config.statistics else ()
+        return row | dict.fromkeys(("embedding", "first_order", "state", *counts))
     weights = layout.weights(images)[0].tolist()
     state = state_by_name(layout, layout.state(images)[0])
     return row | {
         "embedding": weights[:-1] if has_first_order else weights,
         "first_order": weights[-1] if has_first_order else None,
         "state": {name: part.tolist() for name, part in state.items()},
+        **_counted(config, images),
     }
+
+
+def _counted(config: TableConfig, images: Images) -> Json:
+    """What one row has counted, by name; nothing of a table without statistics."""
+    if not config.statistics:
+        return {}
+    found = config.layout.statistics(images)._asdict()
+    return {name: part[0].item() for name, part in found.items()}

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hps import _C
+from hps.checkpoint.blobs import PERIOD, decode_period
 from hps.checkpoint.dense_mark import TRAINING, DenseMark
 from hps.common.locks import assert_held, new_lock
 from hps.config import Config, TableConfig
-from hps.contracts.row_cache import AnyRowCache
+from hps.contracts.row_cache import AnyRowCache, CountingCache
 from hps.contracts.tiers import RowTier
 from hps.dram_cache.tier import DramTier
 from hps.errors import ConfigError, StoreError, no_such_table
@@ -56,12 +57,16 @@ class Tables:
         self.updates = new_lock()
         self.is_changed = False  # since the newest checkpoint
         self.dense_mark = DenseMark()  # which dense part fits the rows as they are now
+        # Of the rows as they are now; set with both locks.
+        self.period = decode_period(store.extras(None, (PERIOD,)))
         self.is_open = False  # set with both locks
         self.tiers = {
             name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
             for name, table in self.configs.items()
         }
         self.stacks = {name: tiers.stack for name, tiers in self.tiers.items()}
+        with self.lock:
+            self.set_period(self.period)
 
     def _stack_up(
         self,
@@ -95,6 +100,15 @@ class Tables:
             self.check_open()
             raise no_such_table(table, "the store has", self.stacks)
         return stack
+
+    def set_period(self, period: int) -> None:
+        """The store is at that period from now on. Under the lock."""
+        assert_held(self.lock)
+        self.period = period
+        for name, tiers in self.tiers.items():
+            for tier in tiers.caches.values() if self.configs[name].statistics else ():
+                assert isinstance(tier.cache, CountingCache), "a cache that does not count"
+                tier.cache.set_period(period)
 
     def still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""

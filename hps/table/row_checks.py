@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.row_layout import Floats, Keys, RowLayout
+from hps.common.row_layout import Floats, Keys, RowLayout, Statistics
 from hps.errors import ConfigError, HpsError, NonFiniteError
 
 if TYPE_CHECKING:
@@ -82,6 +82,44 @@ def refuse_impossible_rows(
         width = 1 if part.is_scalar else table.dim
         _check(table, keys, state[:, first : first + width], part.name, part)
         first += width
+
+
+def refuse_impossible_statistics(
+    table: "TableConfig", keys: Keys, statistics: Statistics, period: int
+) -> None:
+    """Raises for the first row whose counts no updates up to a period can have left.
+
+    Raises:
+        ConfigError: show is not a finite number >= 0, click not one up to show, or the last period
+            not one from 0 to `period`.
+    """
+    show, click, last_period = statistics
+    has_counts = _are_counts(statistics)
+    is_fine = are_possible_statistics(statistics, period)
+    if is_fine.all():
+        return
+    row = int(np.argmin(is_fine))
+    where = f"table {table.name!r}, key {int(keys[row])}"
+    if not has_counts[row]:
+        raise ConfigError(
+            f"{where}: show {float(show[row]):g} and click {float(click[row]):g} must be finite "
+            "numbers, 0 <= click <= show. Nothing was changed: correct this row or leave it out"
+        )
+    raise ConfigError(
+        f"{where}: last_period is {int(last_period[row])}, and the store is at period {period}; "
+        f"advance_period(to=...) comes first, so that no row is of a period to come"
+    )
+
+
+def _are_counts(statistics: Statistics) -> NDArray[np.bool_]:
+    show, click, _ = statistics
+    return (show >= 0) & (show <= _LARGEST) & (click >= 0) & (click <= show)
+
+
+def are_possible_statistics(statistics: Statistics, period: int) -> NDArray[np.bool_]:
+    """bool [n]: where updates up to a period may have left these counts."""
+    last_period = statistics.last_period
+    return _are_counts(statistics) & (last_period >= 0) & (last_period <= period)
 
 
 def are_possible(layout: RowLayout, rows: Floats, state: Floats) -> NDArray[np.bool_]:
@@ -179,7 +217,7 @@ def starts_tame(table: "TableConfig", lr: float) -> bool:
 
 def assigns_tame(table: "TableConfig", rows: Floats, state: Floats | None, lr: float) -> bool:
     """True if rows [L, dim] with this state (or a new one) are tame and an optimizer's own."""
-    layout = RowLayout(table.optimizer.kind, table.dim)
+    layout = table.layout
     kind, dim = layout.optimizer_kind, table.dim
     if state is not None:
         if not are_possible(layout, rows, state).all():

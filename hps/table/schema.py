@@ -13,7 +13,7 @@ from hps.errors import ConfigError
 
 # As csrc/table/row_layout.h numbers them; stored on SSD, never renumbered.
 OPTIMIZER_NUMBERS = {"sgd": 1, "adagrad": 2, "rowwise_adagrad": 3, "adam": 4, "ftrl": 5}
-NativeSchema = tuple[str, int, int, str, float, float, int]
+NativeSchema = tuple[str, int, int, str, float, float, int, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class TableSchema:
         initializer: its kind ("constant", "uniform", "normal").
         numbers: the initializer's two parameters.
         row_bytes: of a row image.
+        statistics: rows have them.
 
     Raises:
         ConfigError: an optimizer that does not exist, or row_bytes that is not its layout's.
@@ -41,6 +42,7 @@ class TableSchema:
     initializer: str
     numbers: tuple[float, float]
     row_bytes: int
+    statistics: bool = False
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZER_NUMBERS:
@@ -48,11 +50,11 @@ class TableSchema:
                 f"table {self.name!r}: optimizer={self.optimizer!r} must be one of "
                 f"{sorted(OPTIMIZER_NUMBERS)}"
             )
-        expected = RowLayout(self.optimizer, self.dim).row_bytes
+        expected = RowLayout(self.optimizer, self.dim, self.statistics).row_bytes
         if self.row_bytes != expected:
             raise ConfigError(
                 f"table {self.name!r}: row_bytes={self.row_bytes}, but {self.optimizer} rows of "
-                f"dim {self.dim} take {expected}"
+                f"dim {self.dim}{' with statistics' * self.statistics} take {expected}"
             )
 
     @classmethod
@@ -64,19 +66,21 @@ class TableSchema:
             optimizer=table.optimizer.kind,
             initializer=table.initializer.kind,
             numbers=table.initializer.numbers(),
-            row_bytes=RowLayout(table.optimizer.kind, table.dim).row_bytes,
+            row_bytes=table.layout.row_bytes,
+            statistics=table.statistics,
         )
 
     def to_native(self) -> NativeSchema:
         """The fields in the order in which hps._C takes them."""
         number = OPTIMIZER_NUMBERS[self.optimizer]
         first, second = self.numbers
-        return (self.name, self.dim, number, self.initializer, first, second, self.row_bytes)
+        fields = (self.name, self.dim, number, self.initializer, first, second)
+        return (*fields, self.row_bytes, self.statistics)
 
     @classmethod
     def from_native(cls, fields: NativeSchema) -> Self:
         """The schema that hps._C gave."""
-        name, dim, number, initializer, first, second, num_bytes = fields
+        name, dim, number, initializer, first, second, num_bytes, statistics = fields
         kinds = {value: kind for kind, value in OPTIMIZER_NUMBERS.items()}
         return cls(
             name=name,
@@ -85,4 +89,5 @@ class TableSchema:
             initializer=initializer,
             numbers=(first, second),
             row_bytes=num_bytes,
+            statistics=statistics,
         )

@@ -38,7 +38,7 @@ import numpy as np
 
 from hps import _C
 from hps.common.locks import OwnedLock, assert_held, assert_turn
-from hps.common.row_layout import Images, Keys, RowLayout
+from hps.common.row_layout import Images, Keys
 from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan
 from hps.tiers.counters import CacheCounters
 
@@ -74,7 +74,7 @@ class CachedTier:
     ) -> None:
         self.name = config.name
         self.config = config
-        self.layout = RowLayout(config.optimizer.kind, config.dim)
+        self.layout = config.layout
         self.cache = cache  # guarded by the lock
         self.below = below
         self.lock = lock

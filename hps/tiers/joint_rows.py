@@ -14,9 +14,9 @@ import torch
 
 from hps import _C
 from hps.common.arrays import HostArray, OutputPool
-from hps.common.bags import BagPooling, make_bags, refuse_infinite_weights
+from hps.common.bags import BagPooling, clicks_of_bags, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats, Keys
+from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.joint import JointIds, KeptIds, KeysByTable, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -170,15 +170,18 @@ class JointBatchRows:
         self._given_up.discard(self.tables[table])
         self._stacks[table].pin(self._held().plan(table))
 
-    def sum(self, places: Places, grads: torch.Tensor, rates: list[float]) -> None:
-        """Sums gradients [B, width], float32 or bfloat16, by key, of rows in place. Under the lock.
+    def sum(
+        self, places: Places, grads: torch.Tensor, rates: list[float], clicks: Labels | None
+    ) -> None:
+        """Sums gradients [B, width], float32 or bfloat16, by key, of rows in place; counts, where
+        rows do, with clicks [B] of the examples. Under the lock.
 
         Raises:
             NonFiniteError: a sum, or what the step would make of its row, is NaN or infinite.
         """
         assert_held(self._lock)
         batch = self._held()
-        table, culprit = batch.sum(places.native, _numbers(grads), rates)
+        table, culprit = batch.sum(places.native, _numbers(grads), rates, clicks)
         if table >= 0:
             self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
 
@@ -231,7 +234,9 @@ class JointBatchRows:
             self._stacks[place].unpin(self._held().plan(place))
             self._given_up.add(table)
 
-    def updates(self, places: Places, grads: torch.Tensor) -> list[RowUpdate]:
+    def updates(
+        self, places: Places, grads: torch.Tensor, clicks: Labels | None
+    ) -> list[RowUpdate]:
         """As JointRows has it."""
         batch, found = self._held(), []
         of_tables = {} if self.is_released else self.of_tables()
@@ -244,6 +249,7 @@ class JointBatchRows:
             # Where bags are single, a bag's gradient is its occurrence's.
             is_plain = bags.are_single and factors is None
             pooling = None if is_plain else BagPooling(bags, factors, places.are_means[table])
+            own = clicks if self._stacks[table].layout.has_statistics else None
             found.append(
                 RowUpdate(
                     name,
@@ -251,6 +257,7 @@ class JointBatchRows:
                     torch.cat(by_feature).float(),
                     of_tables.get(name),
                     pooling,
+                    None if own is None else clicks_of_bags(own, offsets),
                 )
             )
         return found

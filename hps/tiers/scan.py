@@ -10,7 +10,7 @@ import numpy as np
 
 from hps import _C
 from hps.common.arrays import HostArray
-from hps.common.row_layout import Floats, Images
+from hps.common.row_layout import Images
 from hps.errors import ChangedError
 from hps.tiers.top_tier import TableStack
 
@@ -31,8 +31,11 @@ def digest(stack: TableStack) -> str:
     return f"{high % 2**64:016x}{low % 2**64:016x}"
 
 
-def items(stack: TableStack, batch: int, with_state: bool) -> Iterator[tuple[HostArray, ...]]:
-    """(keys [n], rows [n, D]) or (keys, rows, state [n, S]) of every stored row, n up to `batch`.
+def items(
+    stack: TableStack, batch: int, with_state: bool, with_statistics: bool
+) -> Iterator[tuple[HostArray, ...]]:
+    """(keys [n], rows [n, D]) or (keys, rows, state [n, S]) of every stored row, n up to `batch`;
+    with statistics (..., show [n], click [n], last_period [n]).
 
     Reads and fetches may go on between two pieces, though they move rows between the tiers.
 
@@ -41,8 +44,9 @@ def items(stack: TableStack, batch: int, with_state: bool) -> Iterator[tuple[Hos
     """
     for images in _pieces(stack, batch, "items()"):
         keys, weights = stack.layout.keys(images), stack.layout.weights(images)
-        state: Floats | None = stack.layout.state(images) if with_state else None
-        yield (keys, weights) if state is None else (keys, weights, state)
+        state = (stack.layout.state(images),) if with_state else ()
+        counted = stack.layout.statistics(images) if with_statistics else ()
+        yield (keys, weights, *state, *counted)
 
 
 def digest_parts(stack: TableStack) -> Iterator[tuple[int, int]]:

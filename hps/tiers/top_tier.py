@@ -27,7 +27,7 @@ from hps.common.arrays import (
     to_host,
 )
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats, Images, Keys
+from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
@@ -133,8 +133,9 @@ class TableStack(CachedTier):
 
         self._update_pieces(keys, visit)
 
-    def push(self, keys: Keys, grads: Floats) -> None:
+    def push(self, keys: Keys, grads: Floats, labels: Labels | None = None) -> None:
         """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad.
+        With statistics it counts, too, and with labels [L] clicks.
 
         Keys that the cache cannot hold at once are gone through twice where one may overflow, or
         where rows were stored before, which nobody has looked at.
@@ -151,9 +152,9 @@ class TableStack(CachedTier):
                 is_whole = plan.num_missing == 0 and not self.has_pending(plan)
                 self.counters.hits += plan.num_unique if is_whole else 0
             if is_whole:
-                self.refuse_non_finite(plan, cache.push(plan, grads, lr))
+                self.refuse_non_finite(plan, cache.push(plan, grads, lr, labels))
                 return
-            self.refuse_non_finite(plan, cache.sum_gradients(plan, grads))
+            self.refuse_non_finite(plan, cache.sum_gradients(plan, grads, labels))
             plan = self._lend_plan()
         try:
             self._update(
@@ -200,12 +201,20 @@ class TableStack(CachedTier):
                     self.unpin(plan)
                 self._take_back(plan)
 
-    def assign(self, keys: Keys, rows: Floats, state: Floats | None) -> None:
-        """Sets rows [L, D] and state [L, S] outright; state None is that of a new row."""
+    def assign(
+        self,
+        keys: Keys,
+        rows: Floats,
+        state: Floats | None,
+        statistics: Statistics | None = None,
+    ) -> None:
+        """Sets rows [L, D] and state [L, S] outright; state None is that of a new row. Statistics
+        stay where none are given, but for the last period."""
         lr = self.rates[self.name]
+        counted = None if statistics is None else statistics.images()
         if not assigns_tame(self.config, rows, state, lr):
             self.cache.watch()
-        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr))
+        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr, counted))
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
         """Drops keys [L] from every tier; bool [L], where a stored row was."""
@@ -266,16 +275,20 @@ class TableStack(CachedTier):
         self.cache.abandon(plan)
 
     def sum_gradients(
-        self, plan: BatchPlan, grads: Floats, bags: PoolArguments | None = None
+        self,
+        plan: BatchPlan,
+        grads: Floats,
+        bags: PoolArguments | None = None,
+        labels: Labels | None = None,
     ) -> None:
         """Sums into the plan of pinned rows gradients of occurrences, or of bags; NonFiniteError if
         a sum, or what a step by it would make of its row, is NaN or infinite. Under the lock."""
         assert_held(self.lock)
         with self.counters:
             if bags is None:
-                culprit = self.cache.sum_gradients(plan, grads)
+                culprit = self.cache.sum_gradients(plan, grads, labels)
             else:
-                culprit = self.cache.sum_bag_gradients(plan, *bags, grads)
+                culprit = self.cache.sum_bag_gradients(plan, *bags, grads, labels)
         self.refuse_non_finite(plan, culprit)
         self._refuse_overflow(plan, float(self.rates[self.name]))
 
@@ -476,7 +489,9 @@ class TableStack(CachedTier):
 
     def _look_at(self, rows: Images, found: Images) -> None:
         """Stores of older versions may hold rows that no optimizer makes."""
-        if len(rows) and not _C.are_tame(self.layout.optimizer_kind, self.layout.dim, rows, found):
+        layout = self.layout
+        shape = layout.optimizer_kind, layout.dim
+        if len(rows) and not _C.are_tame(*shape, rows, found, layout.has_statistics):
             self.cache.watch()
 
     def _refuse_overflow(self, plan: BatchPlan, lr: float) -> None:

@@ -21,7 +21,7 @@ from hps.errors import ConfigError
 from hps.features.column import IGNORED
 from hps.models.kinds import load_class
 from hps.models.sequences import check_targets
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.files import Batches
 from hps.reader.raw_lines import FORMATS as LINES

@@ -30,9 +30,9 @@ from hps.common.json_text import Json, JsonView, parse_json
 from hps.common.version import __version__
 from hps.config import Config, DramCacheConfig
 from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.parquet import RowFile, export_table, import_rows
 from hps.parameter_server.server import ParameterServer
-from hps.parameter_server.server import open as open_store
 from hps.train.checkpoints import newest_with_model
 from hps.train.model_list import describe_model, model_of
 
@@ -99,6 +99,7 @@ def export_model(
             "checkpoint": {one: info.get(one) for one in ("tag", "id", "created")},
             "model": {one: found[one] for one in _TOLD},
             "seed": server.config.seed,
+            **({"period": server.period} if server.period else {}),
             "state": with_state,
             "tables": tables,
             "files": {path.name: _sum_of(path) for path in sorted(folder.iterdir())},
@@ -146,6 +147,8 @@ def import_model(
             seed=int(export.manifest["seed"]),
         )
         with ParameterServer(config) as server:
+            if period := int(export.manifest.get("period", 0)):
+                server.advance_period(period)
             counts = {
                 str(one["name"]): export.import_rows(server, one, takes_state=takes_state)
                 for one in export.manifest["tables"]

@@ -15,7 +15,7 @@ from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.models import class_of
-from hps.parameter_server.server import open as open_store
+from hps.parameter_server.open_server import open as open_store
 from hps.ssd_store.cluster.catalog import NAME as CLUSTER
 from hps.ssd_store.engine import ROCKSDB_MANIFEST
 from hps.ssd_store.new_store import check_new_store

@@ -1,6 +1,6 @@
 """Which tables a store has now: those of its checkpoint, and those that a restore has kept.
 
-Above it: parameter_server/opening.py, parameter_server/server.py, parameter_server/checkpoints.py,
+Above it: opening.py, open_server.py and checkpoints.py of parameter_server,
 hps/service/shard/location.py. Below it: epoch.py, history.py, hps/checkpoint/blobs.py. A restore
 takes no table away: one that is younger than the checkpoint is empty afterwards. Checkpoints never
 change, so HISTORY says which tables there are, until a checkpoint of its epoch does.

@@ -172,8 +172,8 @@ class AskedCache(DeviceCache):
         self.sum_gradients(plan, grads)
         return 0, self.find_overflow(plan, lr)
 
-    def push(self, plan: DevicePlan, grads: Any, lr: float) -> int:
-        self.sum_gradients(plan, grads)
+    def push(self, plan: DevicePlan, grads: Any, lr: float, labels: Any = None) -> int:
+        self.sum_gradients(plan, grads, labels)
         culprit = self.find_overflow(plan, lr)
         if culprit < 0:
             self.apply(plan, lr)

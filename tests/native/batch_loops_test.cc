@@ -48,7 +48,7 @@ class Lab {
     const std::vector<uint8_t> found(static_cast<size_t>(missing));
     const std::vector<uint8_t> images(static_cast<size_t>(missing * options.layout.row_bytes()));
     cache_->Fill(&plan_, images.data(), found.data(), 0.1f, true);
-    cache_->Assign(&plan_, rows.data(), nullptr, 0.1f);
+    cache_->Assign(&plan_, rows.data(), nullptr, nullptr, 0.1f);
     cache_->Release(&plan_);
   }
 

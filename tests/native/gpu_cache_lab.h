@@ -94,7 +94,8 @@ void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64
 // As a device sums gradients: run by run, over occurrences sorted by id.
 template <int kSize>
 int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
-                 const float* gradients, const BagsView* bags, GpuPlan* plan) {
+                 const float* gradients, const BagsView* bags, const uint8_t* labels,
+                 GpuPlan* plan) {
   Pooling pooling;
   GradientView view = {gradients, nullptr, nullptr, cache.dim};
   if (bags != nullptr) view = pooling.Spread(*bags, {gradients}, cache.dim, nullptr);
@@ -138,6 +139,14 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   launcher.any(num_hot_runs, [&](auto group, int64_t i) { SumBlockOne(group, args, i); });
   launcher.rows(cache.dim, num_unique,
                 [&](auto group, int64_t i) { CombineRunsOne(group, args, i); });
+  if (cache.table.has_statistics()) {
+    plan->PrepareCounts(labels != nullptr);
+    const CountArgs counts = {plan->batch(), labels, plan->shows(), plan->clicks()};
+    std::fill_n(counts.shows, num_unique, 0);
+    if (counts.clicks != nullptr) std::fill_n(counts.clicks, num_unique, 0);
+    launcher.one(num_occurrences,
+                 [&](auto group, int64_t i) { CountOccurrenceOne(group, counts, i); });
+  }
   const uint32_t culprit = plan->numbers().culprit;
   return culprit == kNoCulprit ? -1 : static_cast<int64_t>(culprit);
 }

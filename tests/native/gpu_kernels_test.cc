@@ -72,7 +72,7 @@ struct FarTable {
     cache.table.marks = reinterpret_cast<SlotMark*>(base(marks, 2 * kBucket * kBucketSlots));
     cache.table.pins = base(pins, kBucket * kBucketSlots);
     cache.table.spilled = base(&spilled, kBucket);
-    cache.table.rows = base(rows.data(), kBucket * kBucketSlots * kRowBytes);
+    SetRows(&cache.table, base(rows.data(), kBucket * kBucketSlots * kRowBytes), kRowHeaderBytes);
     cache.bucket_lists =
         reinterpret_cast<uint32_t*>(base(lists.data(), 2 * kBucket * int64_t{sizeof(uint32_t)}));
     cache.counters = counters.data();

@@ -149,6 +149,7 @@ class Runner {
 
   void Change(Plan* plan, size_t num_occurrences) {
     const uint64_t verb = random_() % 5;
+    lab_->SetPeriod(static_cast<uint32_t>(random_() % 1000));
     if (verb == 0) {
       Note(static_cast<uint64_t>(lab_->Create(plan, 0.25f)));
     } else if (verb == 1) {
@@ -156,10 +157,20 @@ class Runner {
       const auto rows = DrawFloats(num_occurrences * width() + 1);
       std::vector<float> state = DrawFloats(num_occurrences * state_floats + 1);
       for (float& value : state) value = value < 0 ? -value : value;
-      lab_->Assign(plan, rows.data(), random_() % 2 ? state.data() : nullptr, 0.25f);
+      std::vector<RowStatistics> statistics(num_occurrences + 1);
+      for (RowStatistics& one : statistics) {
+        one = {static_cast<float>(random_() % 99), static_cast<float>(random_() % 9), 7, 0};
+      }
+      const bool sets_state = random_() % 2 != 0;
+      const bool sets_counts = lab_->layout().has_statistics && random_() % 2 != 0;
+      lab_->Assign(plan, rows.data(), sets_state ? state.data() : nullptr,
+                   sets_counts ? statistics.data() : nullptr, 0.25f);
     } else if (verb < 4) {
       const auto gradients = DrawFloats(num_occurrences * width() + 1);
-      HPS_CHECK(lab_->SumGradients(plan, gradients.data()) == -1);
+      std::vector<uint8_t> labels(num_occurrences + 1);
+      for (uint8_t& label : labels) label = random_() % 3 == 0;
+      const uint8_t* given = random_() % 4 == 0 ? nullptr : labels.data();
+      HPS_CHECK(lab_->SumGradients(plan, gradients.data(), nullptr, given) == -1);
       lab_->Apply(plan, 0.25f);
     }
     std::vector<uint8_t> images(static_cast<size_t>(plan->window_size() + 1) *
@@ -227,10 +238,11 @@ void CheckSame(const Trace& expected, const Trace& found) {
   HPS_CHECK(expected.second_bucket == found.second_bucket && expected.spared == found.spared);
 }
 
-LabOptions OptionsOf(OptimizerKind kind, int64_t dim, int64_t buckets) {
+LabOptions OptionsOf(OptimizerKind kind, int64_t dim, int64_t buckets,
+                     bool has_statistics = false) {
   LabOptions options;
   options.buckets = buckets;
-  options.layout = {kind, dim};
+  options.layout = {kind, dim, has_statistics};
   options.initializer.kind = InitializerKind::kNormal;
   options.numbers = {1e-8f, 0.1f, 0.9f, 0.999f, 0.1f, 0.001f, 1.0f, 0.01f, 0.1f};
   return options;
@@ -243,7 +255,7 @@ constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad
 void TestLanesTakeTheSlotsOfDramCache() {
   int64_t dim = 3;
   for (const OptimizerKind kind : kKinds) {
-    const LabOptions options = OptionsOf(kind, dim, 8);
+    const LabOptions options = OptionsOf(kind, dim, 8, dim % 2 == 0);
     const Drive drive = {9000 + static_cast<uint64_t>(dim), 60, 400, 900};
     DramLab dram(options);
     const Trace expected = RunOn(&dram, drive);

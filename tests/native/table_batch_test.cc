@@ -47,7 +47,7 @@ struct Table {
     const std::vector<uint8_t> found(static_cast<size_t>(missing));
     const std::vector<uint8_t> images(static_cast<size_t>(missing * options.layout.row_bytes()));
     cache->Fill(&plan, images.data(), found.data(), kRate, true);
-    cache->Assign(&plan, rows.data(), nullptr, kRate);
+    cache->Assign(&plan, rows.data(), nullptr, nullptr, kRate);
     cache->Release(&plan);
   }
   float* row(int64_t number) { return rows.data() + number * dim; }
@@ -132,7 +132,7 @@ class Lab {
     const std::vector<float> rates(tables_.size(), kRate);
     std::vector<float> gradients(out.size());
     for (float& value : gradients) value = static_cast<float>(generator_() % 5) * 4.0f;
-    batch_->Sum(places_, width_, {gradients.data()}, rates);
+    batch_->Sum(places_, width_, {gradients.data()}, nullptr, rates);
     for (size_t table = 0; table < tables_.size(); ++table) HPS_CHECK(batch_->culprit(table) < 0);
     batch_->Apply(rates);
     if (is_pinned) batch_->Release();

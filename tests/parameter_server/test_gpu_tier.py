@@ -226,8 +226,8 @@ class _LateCache:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cache, name)
 
-    def sum_gradients(self, plan: Any, grads: Any) -> int:
-        return self._note(plan, self.cache.sum_gradients(plan, grads))
+    def sum_gradients(self, plan: Any, *given: Any) -> int:
+        return self._note(plan, self.cache.sum_gradients(plan, *given))
 
     def sum_bag_gradients(self, plan: Any, *given: Any) -> int:
         return self._note(plan, self.cache.sum_bag_gradients(plan, *given))
@@ -244,8 +244,8 @@ class _LateCache:
         if self.device.failed is None:
             self.cache.apply(plan, lr)
 
-    def push(self, plan: Any, grads: Any, lr: float) -> int:
-        self.sum_gradients(plan, grads)
+    def push(self, plan: Any, grads: Any, lr: float, labels: Any = None) -> int:
+        self.sum_gradients(plan, grads, labels)
         self.find_overflow(plan, lr)
         self.apply(plan, lr)
         return -1

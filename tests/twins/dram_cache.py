@@ -38,6 +38,8 @@ class TwinPlan:
         self.is_resolved = False
         self.epoch = -1  # of the cache when the plan was found whole
         self.sums: Floats = np.empty((0, 0), np.float32)
+        # [N] occurrences, and those with label 1, of each key.
+        self.shows = self.clicks = np.empty(0, np.int64)
 
     @property
     def num_occurrences(self) -> int:
@@ -86,7 +88,9 @@ class TwinDramCache:
     def __init__(
         self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any
     ) -> None:
-        layout = RowLayout(optimizer_kind, dim)
+        layout = RowLayout(optimizer_kind, dim, bool(others.get("statistics", False)))
+        self.first = 4 * layout.has_statistics  # float from which on rows are alike in all layouts
+        self.period = 0
         self.kind, self.dim = optimizer_kind, dim
         self.row_bytes, self.state_floats = layout.row_bytes, layout.state_floats
         self.layout = layout
@@ -150,10 +154,10 @@ class TwinDramCache:
     def is_current(self, plan: TwinPlan) -> bool:
         return plan.is_resolved and (bool(plan.pinned) or plan.epoch == self.epoch)
 
-    def push(self, plan: TwinPlan, grads: Floats, lr: float) -> int:
+    def push(self, plan: TwinPlan, grads: Floats, lr: float, labels: Bytes | None = None) -> int:
         assert self.is_current(plan)
         plan.window = range(plan.num_unique)
-        culprit = self.sum_gradients(plan, grads)
+        culprit = self.sum_gradients(plan, grads, labels)
         if culprit < 0:
             culprit = self.find_overflow(plan, lr)
         if culprit < 0:
@@ -233,7 +237,7 @@ class TwinDramCache:
             if found[n]:
                 self.rows[slot] = rows[n]
             else:
-                self.rows[slot].view(np.float32)[4 : 4 + self.dim] = weights[n]
+                self._floats(self.rows[slot])[4 : 4 + self.dim] = weights[n]
                 self.fresh[slot] = True
         plan.reserved, plan.is_filled = [], True
         plan.is_resolved = len(plan.window) == plan.num_unique
@@ -271,11 +275,23 @@ class TwinDramCache:
     def _start_fresh(self, slots: list[int], lr: float) -> int:
         """Fresh rows among the slots become stored ones with the state of a new row."""
         fresh = [slot for slot in slots if self.fresh[slot]]
-        rows = self.rows[fresh].view(np.float32)
-        row_math.start_state(self.kind, rows, self.dim, lr, self.hyperparameters)
-        self.rows[fresh] = rows.view(np.uint8)
+        rows = self.rows[fresh]
+        row_math.start_state(self.kind, self._floats(rows), self.dim, lr, self.hyperparameters)
+        self.rows[fresh] = rows
+        self._note_period(fresh)
         self._mark_updated(fresh)
         return len(fresh)
+
+    def _floats(self, rows: Bytes) -> Floats:
+        """Rows as their optimizer sees them; a view."""
+        return rows.view(np.float32)[..., self.first :]
+
+    def set_period(self, period: int) -> None:
+        self.period = period
+
+    def _note_period(self, slots: list[int]) -> None:
+        if self.layout.has_statistics:
+            self.rows.view(np.uint32)[slots, 4] = self.period
 
     def _mark_updated(self, slots: list[int]) -> None:
         self.num_created += int(self.fresh[slots].sum())
@@ -291,7 +307,7 @@ class TwinDramCache:
     def gather(self, plan: TwinPlan, out: Floats) -> None:
         where, unique = plan.positions()
         slots = np.asarray(plan.slots, np.int64)[unique]
-        out[where] = self.rows.view(np.float32)[slots, 4 : 4 + self.dim]
+        out[where] = self._floats(self.rows)[slots, 4 : 4 + self.dim]
 
     def pull_pooled(
         self, plan: TwinPlan, keys: Keys, offsets: Any, weights: Any, mean: bool, out: Floats
@@ -308,11 +324,21 @@ class TwinDramCache:
         row_math.pool_bags(rows, offsets, weights, mean, out)
 
     def sum_bag_gradients(
-        self, plan: TwinPlan, offsets: Any, weights: Any, mean: bool, grads: Floats
+        self,
+        plan: TwinPlan,
+        offsets: Any,
+        weights: Any,
+        mean: bool,
+        grads: Floats,
+        labels: Bytes | None = None,
     ) -> int:
-        return self.sum_gradients(plan, row_math.spread_bags(grads, offsets, weights, mean))
+        spread = row_math.spread_bags(grads, offsets, weights, mean)
+        return self.sum_gradients(plan, spread, labels)
 
-    def sum_gradients(self, plan: TwinPlan, grads: Floats) -> int:
+    def sum_gradients(self, plan: TwinPlan, grads: Floats, labels: Bytes | None = None) -> int:
+        clicked = plan.inverse[:0] if labels is None else plan.inverse[labels == 1]
+        plan.shows = np.bincount(plan.inverse, minlength=plan.num_unique)
+        plan.clicks = np.bincount(clicked, minlength=plan.num_unique)
         plan.sums = np.empty((plan.num_unique, self.dim), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             for i in range(plan.num_unique):
@@ -333,7 +359,7 @@ class TwinDramCache:
 
     def find_overflow(self, plan: TwinPlan, lr: float) -> int:
         slots = self._window_slots(plan)
-        rows = self.rows[slots].view(np.float32)
+        rows = self._floats(self.rows[slots])
         fresh = self.fresh[slots]
         if fresh.any():
             started = rows[fresh]
@@ -353,10 +379,16 @@ class TwinDramCache:
     def apply(self, plan: TwinPlan, lr: float) -> None:
         slots = self._window_slots(plan)
         self._start_fresh(slots, lr)
-        rows = self.rows[slots].view(np.float32)
-        sums = plan.sums[plan.window.start : plan.window.stop]
-        row_math.update_rows(self.kind, rows, sums, self.dim, lr, self.hyperparameters)
-        self.rows[slots] = rows.view(np.uint8)
+        rows = self.rows[slots]
+        window = slice(plan.window.start, plan.window.stop)
+        numbers = (self.dim, lr, self.hyperparameters)
+        row_math.update_rows(self.kind, self._floats(rows), plan.sums[window], *numbers)
+        if self.layout.has_statistics:
+            counts = rows.view(np.float32)
+            counts[:, 2] += plan.shows[window].astype(np.float32)
+            counts[:, 3] += plan.clicks[window].astype(np.float32)
+        self.rows[slots] = rows
+        self._note_period(slots)
         self._mark_updated(slots)
 
     def read_rows(self, plan: TwinPlan, images: Bytes) -> None:
@@ -368,11 +400,18 @@ class TwinDramCache:
         self.rows[slots] = images
         self._mark_updated(slots)
 
-    def assign(self, plan: TwinPlan, rows: Floats, state: Floats | None, lr: float) -> None:
+    def assign(
+        self,
+        plan: TwinPlan,
+        rows: Floats,
+        state: Floats | None,
+        lr: float,
+        statistics: Bytes | None = None,
+    ) -> None:
         where, unique = plan.positions()
         scalars = self.layout.header_scalars
         for position, i in zip(where, unique, strict=True):
-            row = self.rows[plan.slots[i]].view(np.float32)
+            row = self._floats(self.rows[plan.slots[i]])
             row[4 : 4 + self.dim] = rows[position]
             if state is None:
                 row_math.start_state(self.kind, row[None], self.dim, lr, self.hyperparameters)
@@ -380,6 +419,9 @@ class TwinDramCache:
                 row[2 : 2 + scalars] = state[position, :scalars]
                 vectors = state[position, scalars:]
                 row[4 + self.dim : 4 + self.dim + len(vectors)] = vectors
+            self._note_period([plan.slots[i]])
+            if statistics is not None:
+                self.rows[plan.slots[i]][8:24] = statistics[position]
             self._mark_updated([plan.slots[i]])
 
     def contains(self, keys: Keys) -> Bytes:

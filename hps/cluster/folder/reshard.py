@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hps.checkpoint.blobs import MODEL, RATES, READER, TABLES
+from hps.checkpoint.blobs import MODEL, PERIOD, RATES, READER, TABLES
 from hps.checkpoint.dense_mark import DENSE
 from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
@@ -24,7 +24,7 @@ from hps.common.row_layout import Images, Keys
 from hps.common.sharding import ShardMap
 from hps.config import Config
 from hps.contracts.tiers import RowTier
-from hps.errors import ConfigError, CorruptionError, StoreError
+from hps.errors import ConfigError, CorruptionError, StoreError, no_periods
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize
 from hps.ssd_store.cluster.part_name import ExpectedPart, described, parts_of
@@ -185,6 +185,10 @@ def _open_source(source: Source) -> RowTier:
     try:
         if source.part is not None:
             source.part.check(store)
+        counted = [schema.name for schema in store.schemas.values() if schema.statistics]
+        if counted or PERIOD in store.extra_bytes(source.checkpoint):
+            held = f"table {counted[0]!r} with statistics" if counted else "a period"
+            raise no_periods(f"moving the rows of {source.folder}, which holds {held}")
         return store
     except BaseException:
         store.close()
@@ -238,7 +242,7 @@ def check_schema(folder: Path, stored: TableSchema, asked: TableSchema) -> None:
     Raises:
         ConfigError: names table, field and both values.
     """
-    for field in ("dim", "optimizer", "row_bytes", "initializer", "numbers"):
+    for field in ("dim", "optimizer", "statistics", "row_bytes", "initializer", "numbers"):
         held, wanted = getattr(stored, field), getattr(asked, field)
         if held != wanted:
             raise ConfigError(

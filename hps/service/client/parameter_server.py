@@ -24,7 +24,7 @@ from hps.config import TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
-from hps.errors import RemoteError
+from hps.errors import RemoteError, no_periods
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -336,6 +336,21 @@ class RemoteParameterServer:
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored: bool [L], a tensor if the keys were one."""
         return self._table_verbs.contains(table, keys)
+
+    # Periods, which servers do not have yet.
+
+    @property
+    def period(self) -> int:
+        """Raises ConfigError: periods are kept by `hps.ParameterServer` alone so far."""
+        raise no_periods("period over servers")
+
+    def advance_period(self, to: int | None = None) -> int:
+        """Raises ConfigError, as `period`."""
+        raise no_periods("advance_period over servers")
+
+    def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
+        """Raises ConfigError, as `period`."""
+        raise no_periods("statistics over servers")
 
     def num_rows(self, table: str) -> int:
         """Stored rows of a table over all shards."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
-from hps.common.row_layout import RowLayout
-from hps.config import TableConfig
+from hps.config import TableConfig, refuse_statistics
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.service.client.connections import SLOW, Connections
 from hps.service.client.division import KeyDivision
@@ -55,7 +54,7 @@ class TableVerbs:
         config = self._shards.table(table, "assign")
         array = as_keys(keys)
         weights = as_floats(rows, len(array), config.dim, "rows")
-        width = RowLayout(config.optimizer.kind, config.dim).state_floats
+        width = config.layout.state_floats
         floats = None if state is None else as_floats(state, len(array), width, "state")
         refuse_impossible_rows(config, array, weights, floats, self._shards.learning_rates[table])
         row_bytes = 8 + 4 * (config.dim + (0 if floats is None else width))
@@ -161,6 +160,7 @@ class TableVerbs:
     def create_table(self, table: TableConfig) -> bool:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
+        refuse_statistics([table], "a service does not count them yet")
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)

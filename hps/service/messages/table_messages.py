@@ -11,7 +11,6 @@ from hps.common import initializers, optimizers
 from hps.common.initializers import INITIALIZERS
 from hps.common.json_text import Json, JsonView
 from hps.common.optimizers import OPTIMIZERS
-from hps.common.row_layout import RowLayout
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.v1.parameter_server_pb2 import FeatureList, Initializer, Optimizer, Table
@@ -34,7 +33,7 @@ def to_message(table: TableConfig) -> Table:
         ),
         shared_vocabulary=table.shared_vocabulary,
         share=table.share,
-        state_floats=RowLayout(table.optimizer.kind, table.dim).state_floats,
+        state_floats=table.layout.state_floats,
     )
     if table.features is not None:
         message.features.CopyFrom(FeatureList(names=table.features))

@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.common.arrays import AnyArray, as_numpy
-from hps.common.row_layout import Floats, Keys, RowLayout
+from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
@@ -218,7 +218,7 @@ def _check_dim(table: TableConfig, dim: int) -> None:
 
 
 def _state_floats(table: TableConfig) -> int:
-    return RowLayout(table.optimizer.kind, table.dim).state_floats
+    return table.layout.state_floats
 
 
 def _floats(incoming: AnyIncoming, number: int, num_rows: int, width: int, what: str) -> Floats:

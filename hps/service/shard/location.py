@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import (
+    Config,
+    DramCacheConfig,
+    GpuCacheConfig,
+    SsdStoreConfig,
+    TableConfig,
+    refuse_statistics,
+)
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
 from hps.ssd_store import engine_of
@@ -23,6 +30,10 @@ class ServedConfig(Config):
     """A Config that may have no table yet."""
 
     least_tables: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_statistics(self.tables, "a service does not count them yet")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from time import monotonic
 
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys
 from hps.common.forked import refuse_in_children
-from hps.common.row_layout import RowLayout
 from hps.errors import ConfigError, GapError, HpsError, StoreError
 from hps.service.shard.acknowledge import Acknowledger
 from hps.service.shard.answers import Applied, Terms
@@ -72,7 +71,7 @@ class Mutations:
         config = self._store.table(table)
         array = as_keys(keys)
         floats = as_floats(rows, len(array), config.dim, "rows")
-        layout = RowLayout(config.optimizer.kind, config.dim)
+        layout = config.layout
         numbers = (
             None if state is None else as_floats(state, len(array), layout.state_floats, "state")
         )

@@ -1,0 +1,249 @@
+"""Random sequences of verbs with periods and statistics against a dict; tiny tiers, so that each
+step moves rows.
+
+The dict holds of each key its weights, as SGD with learning rate 1 leaves them over whole
+gradients, its shows, its clicks and its last period.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import hps
+from hps.contracts.updates import RowUpdate
+from hps.tiers.batch_rows import BatchRows
+from tests.lab import Lab, evictions
+
+DIM = 4
+INITIAL = 0.5
+KINDS = ("twins", "three_twins", "native_dram", "native_gpu", "native", "gpu")
+ONE_KEY = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 250))
+FEW_KEYS = st.lists(ONE_KEY, min_size=0, max_size=40)
+MANY_KEYS = st.tuples(st.integers(0, 200), st.integers(1, 400)).map(
+    lambda span: list(range(span[0], span[0] + span[1]))
+)
+KEYS = st.one_of(FEW_KEYS, FEW_KEYS, MANY_KEYS)
+SEEDS = st.integers(0, 1000)
+
+
+class Row(NamedTuple):
+    """What a key's row is to hold."""
+
+    weights: tuple[float, ...] = (INITIAL,) * DIM
+    show: float = 0.0
+    click: float = 0.0
+    last_period: int = -1
+
+
+ABSENT = Row()
+Model = dict[int, Row]
+
+
+class LifeMachine(RuleBasedStateMachine):
+    """A server over tiers of `kind`, and the dict that says what it should hold."""
+
+    kind = "twins"
+    num_evictions = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.lab = Lab(self.kind, self.folder)
+        self.model: Model = {}
+        self.period = 0
+        self.checkpoints: dict[str | None, tuple[Model, int]] = {None: ({}, 0)}
+        self.pinned: tuple[list[int], BatchRows] | None = None
+        self.table = hps.TableConfig(
+            name="ads",
+            dim=DIM,
+            optimizer=hps.SGD(lr=1.0),
+            initializer=hps.Constant(INITIAL),
+            statistics=True,
+        )
+
+    @initialize()
+    def start(self) -> None:
+        self.server = self.lab.server(self.table)
+
+    def count(self, keys: list[int], grads: Any, clicks: Any) -> None:
+        for key, grad, click in zip(keys, grads.tolist(), clicks.tolist(), strict=True):
+            weights, show, clicked, _ = self.model.get(key, ABSENT)
+            moved = tuple(a - b for a, b in zip(weights, grad, strict=True))
+            self.model[key] = Row(moved, show + 1, clicked + click, self.period)
+
+    def draw(self, keys: list[int], seed: int) -> tuple[Any, Any]:
+        """Gradients and labels."""
+        generator = np.random.default_rng(seed)
+        grads = generator.integers(-3, 4, (len(keys), DIM)).astype(np.float32)
+        return grads, generator.integers(0, 2, len(keys)).astype(np.float32)
+
+    @rule(keys=KEYS)
+    def pull(self, keys: list[int]) -> None:
+        rows = self.server.pull("ads", np.array(keys, np.uint64))
+        expected = [self.model.get(key, ABSENT).weights for key in keys]
+        np.testing.assert_array_equal(rows, np.array(expected, np.float32).reshape(-1, DIM))
+
+    @rule(keys=FEW_KEYS)
+    def create(self, keys: list[int]) -> None:
+        self.server.pull("ads", np.array(keys, np.uint64), create=True)
+        for key in keys:
+            self.model.setdefault(key, ABSENT._replace(last_period=self.period))
+
+    @rule(keys=KEYS, seed=SEEDS, has_labels=st.booleans(), reads_first=st.booleans())
+    def push(self, keys: list[int], seed: int, has_labels: bool, reads_first: bool) -> None:
+        array, (grads, labels) = np.array(keys, np.uint64), self.draw(keys, seed)
+        if reads_first:
+            self.server.pull("ads", array)
+        self.server.push("ads", array, grads, labels if has_labels else None)
+        self.count(keys, grads, labels * has_labels)
+
+    @rule(keys=FEW_KEYS.filter(bool), at=st.integers(0, 39))
+    def push_not_a_number(self, keys: list[int], at: int) -> None:
+        grads, labels = self.draw(keys, at)
+        grads[at % len(keys), at % DIM] = np.nan
+        with pytest.raises(hps.NonFiniteError):
+            self.server.push("ads", np.array(keys, np.uint64), grads, labels)
+
+    @rule(keys=FEW_KEYS, seed=SEEDS, has_counts=st.booleans())
+    def assign(self, keys: list[int], seed: int, has_counts: bool) -> None:
+        rows, click = self.draw(keys, seed)
+        last = np.random.default_rng(seed).integers(0, self.period + 1, len(keys))
+        given = {"show": click + 3, "click": click, "last_period": last}
+        array = np.array(keys, np.uint64)
+        self.server.assign("ads", array, rows, statistics=given if has_counts else None)
+        for place, key in enumerate(keys):
+            old = self.model.get(key, ABSENT)
+            show, clicked, period = old.show, old.click, self.period
+            if has_counts:
+                show, clicked = float(click[place]) + 3, float(click[place])
+                period = int(last[place])
+            self.model[key] = Row(tuple(rows[place].tolist()), show, clicked, period)
+
+    @rule(keys=KEYS)
+    def erase(self, keys: list[int]) -> None:
+        if self.pinned is not None and set(keys) & set(self.pinned[0]):
+            return
+        self.server.erase("ads", np.array(keys, np.uint64))
+        for key in keys:
+            self.model.pop(key, None)
+
+    @precondition(lambda self: self.pinned is None)
+    @rule(keys=st.lists(ONE_KEY, min_size=1, max_size=6))
+    def pin(self, keys: list[int]) -> None:
+        self.pinned = (keys, self.server.pin("ads", np.array(keys, np.uint64)))
+
+    @precondition(lambda self: self.pinned is not None)
+    @rule(seed=SEEDS, is_trained=st.booleans())
+    def step_and_release(self, seed: int, is_trained: bool) -> None:
+        assert self.pinned is not None
+        keys, rows = self.pinned
+        if is_trained:
+            grads, labels = self.draw(keys, seed)
+            clicks = labels.astype(np.uint8)
+            update = RowUpdate("ads", np.array(keys, np.uint64), grads, rows, clicks=clicks)
+            self.server.apply([update])
+            self.count(keys, grads, labels)
+        rows.release()
+        self.pinned = None
+
+    @rule(step=st.integers(1, 5), has_target=st.booleans())
+    def advance(self, step: int, has_target: bool) -> None:
+        self.period += step if has_target else 1
+        assert self.server.advance_period(self.period if has_target else None) == self.period
+        with pytest.raises(hps.ConfigError, match="only go forward"):
+            self.server.advance_period(self.period)
+
+    @rule(tag=st.sampled_from(("a", "b", None)))
+    def checkpoint(self, tag: str | None) -> None:
+        self.server.checkpoint(tag)
+        for name in {tag, None}:
+            self.checkpoints[name] = dict(self.model), self.period
+
+    @precondition(lambda self: self.pinned is None)
+    @rule(tag=st.sampled_from(("a", "b")))
+    def restore(self, tag: str) -> None:
+        if tag in self.checkpoints:
+            self.server.restore(tag)
+            self.checkpoints[None] = self.checkpoints[tag]
+            self.go_back()
+
+    @precondition(lambda self: self.pinned is None)
+    @rule(saves=st.booleans())
+    def reopen(self, saves: bool) -> None:
+        type(self).num_evictions += evictions(self.server)
+        if saves:
+            self.checkpoint(None)
+        self.server.close()
+        self.server = self.lab.server(self.table)
+        self.go_back()
+
+    def go_back(self) -> None:
+        model, self.period = self.checkpoints[None]
+        self.model = dict(model)
+
+    @rule(keys=KEYS)
+    def look_at_counts(self, keys: list[int]) -> None:
+        before = self.server.digest("ads")
+        found = self.server.statistics("ads", np.array(keys, np.uint64))
+        rows = [self.model.get(key, ABSENT) for key in keys]
+        assert found["show"].tolist() == [row.show for row in rows]
+        assert found["click"].tolist() == [row.click for row in rows]
+        assert found["last_period"].tolist() == [row.last_period for row in rows]
+        assert found["dies_at"].tolist() == [-1] * len(keys)
+        assert self.server.digest("ads") == before
+
+    @rule()
+    def look_at_every_row(self) -> None:
+        found: Model = {}
+        for keys, *columns in self.server.items("ads", batch=37, statistics=True):
+            for key, weights, *counts in zip(
+                keys.tolist(), *(column.tolist() for column in columns), strict=True
+            ):
+                assert key not in found
+                found[key] = Row(tuple(weights), *counts)
+        assert found == self.model
+
+    @invariant()
+    def the_counts_are_exact(self) -> None:
+        if hasattr(self, "server"):
+            assert self.server.num_rows("ads") == len(self.model)
+            assert self.server.period == self.period
+
+    def teardown(self) -> None:
+        if hasattr(self, "server"):
+            type(self).num_evictions += evictions(self.server)
+            if self.pinned is not None:
+                self.pinned[1].release()
+            assert self.server.pins == 0
+            self.server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_agree_with_a_dict(kind: str) -> None:
+    machine = type("Machine", (LifeMachine,), {"kind": kind, "num_evictions": 0})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=15,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+    assert machine.num_evictions > 0  # type: ignore[attr-defined]
