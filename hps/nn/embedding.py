@@ -225,8 +225,7 @@ class SparseEmbedding(nn.Module):
         """
         call = self._parse(ids, offsets, weights, num_features)
         collects = self.training and torch.is_grad_enabled()
-        is_small = not collects and call.keys.numel() <= _SMALL
-        if self.dtype != torch.float32 or is_small:
+        if self._is_joint(call, collects):
             try:
                 found = self._look_up_jointly(call, collects)
             except ConfigError:
@@ -242,6 +241,15 @@ class SparseEmbedding(nn.Module):
             return output.to(self.dtype)
         with torch.no_grad():
             return self._read(lookup).to(self.dtype)
+
+    def _is_joint(self, call: _Call, collects: bool) -> bool:
+        """True if a joint look-up of this one table is to be tried: where it must be, or is faster,
+        as of a step's only forward, which then neither pins its rows nor copies its gradient."""
+        if self.dtype != torch.float32:
+            return True
+        if collects:
+            return call.keys.numel() > 0 and pending_of(self._server).expects_one_forward
+        return call.keys.numel() <= _SMALL
 
     def _look_up_jointly(self, call: _Call, collects: bool) -> torch.Tensor | None:
         """As a joint look-up of this one table, whose outputs may be narrow and which checks its

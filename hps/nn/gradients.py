@@ -64,6 +64,8 @@ class PendingGradients:
         self.lock = threading.RLock()
         self.listeners: list[StepListener] = []
         self.num_collected = 0  # grows with every collection, never reset: tells "since when"
+        # A step of one forward is cheapest as one of several tables, any other table by table.
+        self.expects_one_forward = True
         self._orders = itertools.count(1)
         self._forwards: dict[str, dict[int, ForwardGradient]] = {}
         self._joint: dict[int, JointUpdate] = {}  # of forwards of several tables
@@ -224,6 +226,8 @@ class PendingGradients:
         """
         self.drop_all()
         self._joined.clear()
+        if applied:
+            self.expects_one_forward = len(applied) == 1
         for update in applied:
             if isinstance(update, JointUpdate):
                 self._keep_joint_memory(update)

@@ -258,15 +258,16 @@ def test_the_table_is_read_once_a_forward(tmp_path: Path, monkeypatch: pytest.Mo
     with served(tmp_path) as server:
         model, batch = make(server), batch_of(bags())
         asked = []
-        pull_pooled = hps.ParameterServer.pull_pooled
+        joint: Any = server.joint
+        look_up = joint.look_up
 
-        def counted(self: Any, table: str, keys: Any, *others: Any) -> None:
-            asked.append(len(keys))
-            pull_pooled(self, table, keys, *others)
+        def counted(ids: Any, *others: Any) -> Any:
+            asked.append(sum(len(own.keys_L) for own in ids.features))
+            return look_up(ids, *others)
 
-        for verb in ("pull", "pull_tables"):
+        for verb in ("pull", "pull_tables", "pull_pooled"):
             monkeypatch.setattr(hps.ParameterServer, verb, None)
-        monkeypatch.setattr(hps.ParameterServer, "pull_pooled", counted)
+        monkeypatch.setattr(joint, "look_up", counted)
         model(batch).sum().backward()
         assert asked == [len(batch.features["ads"].keys_L)]
         pending = server.pending_gradients

@@ -411,3 +411,27 @@ def test_deep_copy_shares_the_server(tmp_path: Path) -> None:
         copy.train()(batch).sum().backward()
         hps.RowOptimizer(server).step()
         assert server.num_rows("ads") == 3
+
+
+def test_steps_of_one_forward_and_of_two_are_the_same_by_either_way(tmp_path: Path) -> None:
+    """The only forward of a step goes the way of several tables; what the step before had, says
+    which way is tried, and no bit hangs on it."""
+    digests = []
+    for name, goes_either_way in (("either", True), ("one", False)):
+        with open_server(tmp_path / name, optimizer=hps.Adagrad(lr=0.1)) as server:
+            module, optimizer = hps.SparseEmbedding(server, "ads"), hps.RowOptimizer(server)
+            generator = np.random.default_rng(8)
+            ways = []
+            for num_forwards in (1, 2, 2, 1, 1):
+                pending = pending_of(server)
+                pending.expects_one_forward &= goes_either_way
+                ways.append(pending.expects_one_forward)
+                for _ in range(num_forwards):
+                    keys, offsets = random_bags(generator, 6, 40, 20)
+                    output = module(keys, offsets, num_features=2)
+                    factor = torch.from_numpy(random_floats(generator, *output.shape))
+                    (output * factor).sum().backward()
+                optimizer.step()
+            assert ways == ([True, True, False, False, True] if goes_either_way else [False] * 5)
+            digests.append(server.digest("ads"))
+    assert digests[0] == digests[1]
