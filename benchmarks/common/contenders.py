@@ -46,10 +46,22 @@ def same_answers(contenders: Mapping[str, Contender], apart: Iterable[str] = ())
 
 
 def rates(
-    contenders: Mapping[str, Contender], amount: float, num_batches: int, steps: int, repeat: int
+    contenders: Mapping[str, Contender],
+    amount: float,
+    num_batches: int,
+    steps: int,
+    repeat: int,
+    bounds: Mapping[str, Callable[[], float]] | None = None,
 ) -> dict[str, Samples]:
-    """Interleaved repetitions of so many steps each, in `amount` a second."""
-    measures: dict[str, Callable[[], float]] = {}
+    """Interleaved repetitions of so many steps each, in `amount` a second.
+
+    Args:
+        bounds: what is timed beside them, by name: each returns the seconds of a step.
+    """
+    measures: dict[str, Callable[[], float]] = {
+        name: lambda seconds=seconds: amount / seconds()  # type: ignore[misc]
+        for name, seconds in (bounds or {}).items()
+    }
     for name, contender in contenders.items():
         timer = StepTimer(contender.step, num_batches, steps)
         timer.median_seconds()

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import gc
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,18 +17,21 @@ import torch
 from benchmarks.common.contenders import Contender, rates, same_answers
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
+from benchmarks.common.server import row_bytes
 from benchmarks.parameter_server.pooled_step.contenders import (
     FbgemmPooled,
     HpsPooled,
     TorchPooled,
     hps_table,
 )
+from benchmarks.parameter_server.pooled_step.pooled_alone import PooledAlone
 from benchmarks.parameter_server.pooled_step.workload import Shape, make_workload
 
 HPS = "hps"
 FBGEMM = "fbgemm tbe"
 TORCH = "torch: embedding_bag(sparse)"
 BEST = "best of fbgemm and torch"
+ALONE = "the sums and updates alone, keys at no cost"
 UNIT = "M occurrences/s"
 FLOOR = 2.5
 
@@ -71,14 +75,17 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
         same_answers(contenders)
         million, num_batches = work.length / 1e6, len(work.batches)
         repetitions = options["repetitions"]
-        samples = rates(contenders, million, num_batches, options["steps"], repetitions)
+        alone = PooledAlone(work, row_bytes(hps_table(work)), options["threads"])
+        bounds = {ALONE: partial(alone.median_seconds, options["steps"])}
+        samples = rates(contenders, million, num_batches, options["steps"], repetitions, bounds)
         for contender in contenders.values():
             contender.check()
         moved = work.bytes_moved(hps_table(work))
         seconds = million / samples[HPS].median
         notes = moved | {"memory_gb_per_s": moved["memory_bytes"] / seconds / 1e9}
-        peers = {name: one for name, one in samples.items() if name != HPS}
+        peers = {name: one for name, one in samples.items() if name not in (HPS, ALONE)}
         peers[BEST] = max(peers.values(), key=lambda one: one.median)
+        peers[ALONE] = samples[ALONE]
         rows = [
             comparison_row(
                 shape.axes,
@@ -90,7 +97,7 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
             | {"notes": notes}
             for name, one in peers.items()
         ]
-        del contenders
+        del contenders, alone, bounds
     gc.collect()
     return rows
 
