@@ -56,10 +56,10 @@ def models_of(path: str | Path) -> ModelList:
     Of each: `tag` and `id` (both None of the current one where it is kept but not listed, as its
     tag was deleted), `names` (that it was promoted to), `created` (seconds since 1970), `current`,
     `rows`, `bytes`; `kind`, `dim` (None where the tables differ), `examples`, `batches`,
-    `train_logloss` (mean over the examples; all None of a model that `hps train` did not store),
-    `dims` (by table), `files` (of DATA: `name`, `bytes`), `parent` (tag, or id as id:N, of the
-    checkpoint that its run went on from with new data, or went back to; None of a model that began
-    anew), `evaluation` (the last one's figures, or None).
+    `train_logloss` (mean over the examples, by their weights; all None of a model that `hps train`
+    did not store), `dims` (by table), `files` (of DATA: `name`, `bytes`), `parent` (tag, or id as
+    id:N, of the checkpoint that its run went on from with new data, or went back to; None of a
+    model that began anew), `evaluation` (the last one's figures, or None).
 
     Args:
         path: of a store, or of a cluster's folder; it may be beside a training.
@@ -168,6 +168,7 @@ def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool
     lineage: list[Json] = state.get("lineage") or []
     names = ("tag", "id", "created", "current", "rows", "bytes")
     examples = totals.get("examples")
+    weight = totals.get("weight_sum", examples)  # older models have no weights
     described: Json = {
         **{name: info[name] for name in names},
         "names": list(info.get("names", ())),
@@ -176,7 +177,7 @@ def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool
         "dims": dims,
         "examples": examples,
         "batches": totals.get("batches"),
-        "train_logloss": totals["loss_sum"] / examples if examples else None,
+        "train_logloss": totals["loss_sum"] / weight if weight else None,
         "files": _files_of(reader or {}),
         "parent": lineage[-1]["checkpoint"] if lineage else None,
         "evaluation": evaluations[-1] if evaluations else None,

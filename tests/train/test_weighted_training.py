@@ -23,6 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import hps
 from hps.cli.main import main, make_parser
 from hps.train import FirstLabels, TrainOptions, evaluate_store, first_labels, train
+from hps.train.model_list import models_of
 from hps.train.recipe import recipe_of
 from hps.train.totals import Totals
 from hps.train.trainer import Trainer
@@ -373,3 +374,11 @@ def test_an_evaluation_counts_all_examples_alike(tmp_path: Path) -> None:
         again = evaluate_store([other], tmp_path / "store")
         for name in ("auc", "logloss", "normalized_entropy", "examples", "skipped_lines"):
             assert again[name] == found[name], name
+
+
+def test_the_list_of_models_has_the_weighted_logloss(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", columns())
+    figures = run(log, tmp_path / "s", weight="w", format="parquet")
+    assert figures["examples"] != pytest.approx(columns()["w"].sum())
+    (model,) = models_of(tmp_path / "s").models
+    assert model["train_logloss"] == pytest.approx(figures["model_logloss"], rel=1e-12)
