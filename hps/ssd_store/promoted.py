@@ -157,12 +157,14 @@ class NamesLock:
         StoreError: the system refused.
     """
 
+    # What an interrupted __init__ leaves.
+    _descriptor = -1
+
     def __init__(self, folder: Path, shown: Path) -> None:
         self._folder = folder
         self._path = shown / LOCK
         self._is_taken = False
         self._deadline = time.monotonic() + _WAIT_SECONDS
-        self._descriptor = -1
         # Where the folder is gone whoever goes on says so in better words.
         with suppress(FileNotFoundError), self._told("open"):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -202,6 +204,11 @@ class NamesLock:
                     os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        # Where an interrupt came before `close`, which else would leave the lock taken.
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def _try_lock(self) -> bool:
         if self._descriptor < 0 or self._is_taken:
