@@ -5,7 +5,7 @@ Above it: tests of what a child may not do with what its parent has open. Below 
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hps.errors import HpsError
@@ -56,7 +56,7 @@ def refused_in_child(verbs: Sequence[Callable[[], object]]) -> list[str]:
     return [answer] if answer else []
 
 
-def kill_at(number: int) -> None:
+def _kill_at(number: int) -> None:
     """From now on the process ends, as by a kill, before its call of that number; for a child."""
     count = 0
 
@@ -72,3 +72,23 @@ def kill_at(number: int) -> None:
 
     for name in _CALLS:
         setattr(os, name, before(getattr(os, name)))
+
+
+def killed_at_each_call(act: Callable[[], object]) -> Iterator[bool]:
+    """Has a child act, killed before its first call, then one before its second, until one is done.
+
+    Yields whether it was, after each.
+    """
+    is_done, number = False, 0
+    while not is_done:
+
+        def killed(number: int = number) -> str:
+            _kill_at(number)
+            act()
+            return "done"
+
+        answer = in_forked_child(killed)
+        assert answer in ("", "done"), answer
+        is_done = answer == "done"
+        yield is_done
+        number += 1

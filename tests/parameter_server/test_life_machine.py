@@ -5,14 +5,12 @@ The dict holds of each key its weights, as SGD with learning rate 1 leaves them 
 gradients, its shows, its clicks and its last period.
 """
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,13 +18,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import hps
 from hps.contracts.updates import RowUpdate
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import Lab, evictions
+from tests.parameter_server.machines import end, run_machine
 
 DIM = 4
 INITIAL = 0.5
@@ -224,26 +222,9 @@ class LifeMachine(RuleBasedStateMachine):
             assert self.server.period == self.period
 
     def teardown(self) -> None:
-        if hasattr(self, "server"):
-            type(self).num_evictions += evictions(self.server)
-            if self.pinned is not None:
-                self.pinned[1].release()
-            assert self.server.pins == 0
-            self.server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end(self)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_agree_with_a_dict(kind: str) -> None:
-    machine = type("Machine", (LifeMachine,), {"kind": kind, "num_evictions": 0})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine,
-        settings=settings(
-            max_examples=15,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
-    assert machine.num_evictions > 0  # type: ignore[attr-defined]
+    run_machine(LifeMachine, kind, max_examples=15)

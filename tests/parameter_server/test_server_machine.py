@@ -4,14 +4,12 @@ Hypothesis prints the failing sequence and shrinks it. The dict holds what the s
 weights of SGD with learning rate 1 over integer gradients, which float32 adds exactly in any order.
 """
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,13 +17,13 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import hps
 from hps.contracts.updates import RowUpdate
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import KINDS, Lab, evictions
+from tests.parameter_server.machines import end, run_machine
 
 DIM = 4
 INITIAL = 0.5
@@ -204,26 +202,10 @@ class ServerMachine(RuleBasedStateMachine):
             assert self.server.num_rows("ads") == len(self.model)
 
     def teardown(self) -> None:
-        if hasattr(self, "server"):
-            type(self).num_evictions += evictions(self.server)
-            if self.pinned is not None:
-                self.pinned[1].release()
-            assert self.server.pins == 0
-            self.server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end(self)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_server_agrees_with_a_dict(kind: str) -> None:
-    machine = type("Machine", (ServerMachine,), {"kind": kind, "num_evictions": 0})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine,
-        settings=settings(
-            max_examples=10 if kind == "rocksdb" else 25,  # each syncs many files
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
-    assert machine.num_evictions > 0  # type: ignore[attr-defined]
+    # each syncs many files
+    run_machine(ServerMachine, kind, max_examples=10 if kind == "rocksdb" else 25)

@@ -13,7 +13,7 @@ from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import clone
 from hps.ssd_store.promote import drop, promote, roll_back
 from hps.ssd_store.promoted import NAME, Promotions
-from tests.forking import in_forked_child, kill_at
+from tests.forking import killed_at_each_call
 
 
 def tags(store: Any) -> list[tuple[str | None, list[str]]]:
@@ -256,24 +256,13 @@ def test_a_clone_begins_without_names(days: Path, tmp_path: Path) -> None:
 
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new(store_class: Any, days: Path) -> None:
     promote(days, "day-1")
-    found, number = [], 0
-    while True:
-
-        def act(number: int = number) -> str:
-            kill_at(number)
-            promote(days, "day-2")
-            return "done"
-
-        answer = in_forked_child(act)
+    found = []
+    for is_done in killed_at_each_call(lambda: promote(days, "day-2")):
         found.append(day_of(store_class, days, "live"))
-        if answer == "done":
-            break
-        assert answer == "", answer
-        if found[-1] == "day-2":
+        if not is_done and found[-1] == "day-2":
             assert roll_back(days)["checkpoint"] == "day-1"
-        number += 1
     assert set(found) == {"day-1", "day-2"} and found[-1] == "day-2"
-    assert number > 4, "the kill came in the middle"
+    assert len(found) > 5, "the kill came in the middle"
 
 
 def test_a_checkpoint_waits_for_a_name_that_is_being_moved(

@@ -4,14 +4,15 @@
 // no key is hashed, numbered or found. Forward copies each distinct row once into dense memory, and
 // sums bags from there; backward sums the bags' gradients a row, and steps the row by row-wise
 // Adagrad. Rows are asked for ahead. Every thread takes a contiguous part of the rows and of the
-// bags, the best case. Above it: pooled_alone.py (ctypes). Below it: nothing.
+// bags, the best case. Above it: pooled_alone.py (ctypes). Below it: spinning_threads.h.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <thread>
+#include <utility>
 #include <vector>
+
+#include "../../common/spinning_threads.h"
 
 namespace {
 
@@ -27,39 +28,19 @@ constexpr float kRate = 0.01F;
 // Arrays of all batches lie one after another; `starts`, [num_batches + 1] each, say where.
 struct Work {
   float* rows;
-  int64_t stride;  // floats of a row
+  int64_t stride;        // floats of a row
   const int64_t* slots;  // of the distinct rows
   const int64_t* slot_starts;
   const int32_t* numbers;  // of the row of each occurrence, among the distinct ones of its batch
   const int32_t* offsets;  // [num_bags + 1] of the bags in `numbers`, of each batch
   const int64_t* number_starts;
-  const int32_t* bags;  // of the occurrences of each row
+  const int32_t* bags;         // of the occurrences of each row
   const int32_t* bag_offsets;  // [distinct + 1] of the rows in `bags`, of each batch
   int64_t num_batches;
   int64_t num_bags;
-  float* values;  // [most distinct rows, dim]
-  float* out;     // [num_bags, dim]
+  float* values;           // [most distinct rows, dim]
+  float* out;              // [num_bags, dim]
   const float* gradients;  // [num_bags, dim]
-};
-
-// Waits for all threads; spins, since nothing else may run while this is measured.
-class Barrier {
- public:
-  explicit Barrier(int num_threads) : num_threads_(num_threads) {}
-  void Wait() {
-    const int64_t turn = turn_.load();
-    if (waiting_.fetch_add(1) + 1 == num_threads_) {
-      waiting_ = 0;
-      ++turn_;
-    }
-    while (turn_.load() == turn) {
-    }
-  }
-
- private:
-  const int num_threads_;
-  std::atomic<int> waiting_{0};
-  std::atomic<int64_t> turn_{0};
 };
 
 void PrefetchRow(const Work& work, int64_t slot) {
@@ -149,12 +130,8 @@ double MedianSeconds(const Work& work, int num_threads, int num_steps) {
       if (worker == 0) seconds[i] = taken.count();
     }
   };
-  std::vector<std::thread> others;
-  for (int worker = 1; worker < num_threads; ++worker) others.emplace_back(run, worker);
-  run(0);
-  for (std::thread& other : others) other.join();
-  std::nth_element(seconds.begin(), seconds.begin() + num_steps / 2, seconds.end());
-  return seconds[num_steps / 2];
+  RunOnThreads(num_threads, run);
+  return MedianOf(std::move(seconds));
 }
 
 }  // namespace

@@ -3,15 +3,16 @@
 // A step reads each distinct row and writes the output past the caches; then it reads the gradients
 // past the caches, and reads and writes each distinct row. No key, no look-up, no sum. Every thread
 // takes a contiguous half of all of it, the best case. Above it: memory_alone.py (ctypes). Below
-// it: nothing.
+// it: spinning_threads.h.
 #include <immintrin.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <thread>
+#include <utility>
 #include <vector>
+
+#include "../../common/spinning_threads.h"
 
 namespace {
 
@@ -27,26 +28,6 @@ struct Step {
   char* out;
   const char* gradients;
   int64_t bytes;  // of the output, and of the gradients
-};
-
-// Waits for all threads; spins, since nothing else may run while this is measured.
-class Barrier {
- public:
-  explicit Barrier(int num_threads) : num_threads_(num_threads) {}
-  void Wait() {
-    const int64_t turn = turn_.load();
-    if (waiting_.fetch_add(1) + 1 == num_threads_) {
-      waiting_ = 0;
-      ++turn_;
-    }
-    while (turn_.load() == turn) {
-    }
-  }
-
- private:
-  const int num_threads_;
-  std::atomic<int> waiting_{0};
-  std::atomic<int64_t> turn_{0};
 };
 
 // Lines of the row's slot, read and, if kWrite, written back.
@@ -123,10 +104,6 @@ extern "C" double memory_alone(char* rows, int64_t stride, const int64_t* slots,
       seen += _mm_cvtsi128_si64(sum);
     }
   };
-  std::vector<std::thread> others;
-  for (int worker = 1; worker < num_threads; ++worker) others.emplace_back(work, worker);
-  work(0);
-  for (std::thread& other : others) other.join();
-  std::nth_element(seconds.begin(), seconds.begin() + num_steps / 2, seconds.end());
-  return seconds[num_steps / 2];
+  RunOnThreads(num_threads, work);
+  return MedianOf(std::move(seconds));
 }

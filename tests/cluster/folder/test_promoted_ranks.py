@@ -38,7 +38,7 @@ from tests.cluster.folder.folder_lab import (
     try_ranks,
 )
 from tests.cluster.folder.test_checkpoint_crashes import Deaths, watch_all
-from tests.forking import in_forked_child, kill_at
+from tests.forking import killed_at_each_call
 
 KEEP_ONE = hps.SsdStoreConfig(segment_bytes=2**16, keep_last=1)
 
@@ -395,26 +395,17 @@ def test_a_name_that_is_held_for_too_long_costs_no_checkpoint(
 
 def test_a_kill_at_any_moment_of_a_promotion_leaves_the_old_or_the_new(days: Path) -> None:
     promote(days, "day-1")
-    found, number = [], 0
-    while True:
-
-        def act(number: int = number) -> str:
-            kill_at(number)
-            promote(days, "day-2")
-            return "done"
-
-        answer = in_forked_child(act)
+    found = []
+    for is_done in killed_at_each_call(lambda: promote(days, "day-2")):
         found.append(Promotions.load(days).names["live"][-1].checkpoint)
-        if answer == "done":
+        if is_done:
             break
-        assert answer == "", answer
         with hps.open(days, checkpoint="live") as server:
             assert server.checkpoint_state("live")[0] == {"step": int(found[-1][-1])}
-        if found[-1] == "day-2":
+        if not is_done and found[-1] == "day-2":
             assert roll_back(days)["checkpoint"] == "day-1"
-        number += 1
     assert set(found) == {"day-1", "day-2"} and found[-1] == "day-2"
-    assert number > 4, "the kill came in the middle"
+    assert len(found) > 5, "the kill came in the middle"
 
 
 def test_a_death_at_any_step_of_a_checkpoint_leaves_what_is_promoted(
