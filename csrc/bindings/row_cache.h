@@ -16,6 +16,7 @@
 #include "bindings/bags.h"
 #include "bindings/cache_options.h"
 #include "bindings/translate.h"
+#include "table/life_table.h"
 
 namespace hps {
 
@@ -264,6 +265,13 @@ class RowCacheBinding {
         .def(
             "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
             "period"_a)
+        .def(
+            "set_rules",
+            [](Cache& cache, const LifeTable* table) {
+              cache.SetRules(table == nullptr ? LifeRules{} : table->rules());
+            },
+            "rules"_a.none(), nb::keep_alive<1, 2>())
+        .def("drop_dead", &Cache::DropDead, "period"_a, Unlocked())
         .def(
             "assign",
             [](Cache& cache, Plan& plan, Matrix<const float> rows,

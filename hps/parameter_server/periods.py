@@ -1,7 +1,8 @@
-"""Periods: the counter of periods of a store, and what rows have counted in them.
+"""Periods: the counter of periods of a store, which rows die as one begins, and what they counted.
 
 Above it: ParameterServer, whose docstrings say what each verb promises. Below it: tables.py, which
-has the period and tells the caches of it; batches.py; tiers/statistics.py.
+has the period and tells the caches of it; life.py, which changes rules; batches.py;
+tiers/statistics.py.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
+from hps.parameter_server.life import RuleChange, changed_rules
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
 
@@ -24,7 +26,6 @@ _DTYPES = {
     "click": np.dtype(np.float32),
     "last_period": np.dtype(np.int64),
 }
-NEVER = -1  # what dies_at says of a row that lives for ever, and of a key without one
 
 
 class Periods:
@@ -41,34 +42,66 @@ class Periods:
         self._batches = batches
         self._checkpoints = checkpoints
 
-    def advance(self, to: int | None) -> int:
+    def advance(self, to: int | None, allow_empty: bool) -> int:
         """As ParameterServer.advance_period."""
         tables = self._tables
-        with tables.updates, tables.lock:
-            tables.check_writable("advance_period")
-            now = tables.period
-            if to is not None:
-                require_whole("advance_period: to", to, 0, _C.MAX_PERIOD)
-                if to <= now:
-                    raise ConfigError(
-                        f"advance_period(to={to}): the store is at period {now}, and periods only "
-                        f"go forward; restore a checkpoint to go back"
-                    )
-            elif now == _C.MAX_PERIOD:
-                raise ConfigError(f"advance_period: period {now} is the last one")
-            if self._checkpoints.history is not None:
-                raise ConfigError(
-                    f"advance_period: {tables.config.path} is a served store, whose log does not "
-                    "know periods yet"
-                )
-            if num_open := self._batches.num_open_pipelines:
-                raise ConfigError(
-                    f"advance_period: {num_open} open pipeline(s); leave the pipeline's `with` "
-                    "block first"
-                )
-            tables.begin_change("advance_period")
-            tables.set_period(now + 1 if to is None else int(to))
+        with tables.updates:
+            with tables.lock:
+                target = self._target(to)
+                tables.begin_change("advance_period")
+            changed = changed_rules(tables.configs, tables.rules)
+            # So that a row that dies is the same in all tiers, and no cache has the only image.
+            for name in {*changed, *tables.rules}:
+                tables.stacks[name].write_back()
+            with tables.still():
+                for name, expiry in changed.items():
+                    self._change(RuleChange(tables.stacks[name], expiry, target), name, allow_empty)
+                now = {name: table.expiry for name, table in tables.configs.items()}
+                rules = {name: expiry for name, expiry in now.items() if expiry is not None}
+                with tables.lock:
+                    tables.begin_period(target, rules)
             return tables.period
+
+    def _target(self, to: int | None) -> int:
+        """The period to begin, if it may begin now. Under the lock."""
+        tables = self._tables
+        tables.check_writable("advance_period")
+        now = tables.period
+        if to is not None:
+            require_whole("advance_period: to", to, 0, _C.MAX_PERIOD)
+            if to <= now:
+                raise ConfigError(
+                    f"advance_period(to={to}): the store is at period {now}, and periods only "
+                    f"go forward; restore a checkpoint to go back"
+                )
+        elif now == _C.MAX_PERIOD:
+            raise ConfigError(f"advance_period: period {now} is the last one")
+        if self._checkpoints.history is not None:
+            raise ConfigError(
+                f"advance_period: {tables.config.path} is a served store, whose log does not "
+                "know periods yet"
+            )
+        num_open, pins = self._batches.num_open_pipelines, tables.pins
+        may_die = tables.rules or changed_rules(tables.configs, tables.rules)
+        if num_open or (pins and may_die):
+            raise ConfigError(
+                f"advance_period: {num_open} open pipeline(s) and {pins} pins of batches in "
+                "flight; leave the pipeline's `with` block, and end or drop the step, first"
+            )
+        for stack in tables.stacks.values():
+            stack.raise_failed(wait=True)
+        return now + 1 if to is None else int(to)
+
+    def _change(self, change: RuleChange, name: str, allow_empty: bool) -> None:
+        num_dying, num_rows = change.num_dying()
+        if num_rows and num_dying == num_rows and not allow_empty:
+            table = self._tables.configs[name]
+            raise ConfigError(
+                f"advance_period: by the new rules of table {name!r}, {table.expiry!r}, all "
+                f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules, "
+                "and advance_period(allow_empty=True) goes on"
+            )
+        change.apply(self._tables.store)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As ParameterServer.statistics."""
@@ -78,8 +111,7 @@ class Periods:
             refuse_uncounted(tables.configs[table], "statistics")
             array = on_host(as_keys(keys, tables.device))
         stack.raise_failed(wait=True)
-        found = read_statistics(stack, array)
-        dies_at = np.full(len(array), NEVER, np.int64)
+        found, dies_at = read_statistics(stack, array)
         parts = {**found._asdict(), "dies_at": dies_at}
         return {name: like(part, keys) for name, part in parts.items()}
 

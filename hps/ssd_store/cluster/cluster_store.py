@@ -148,6 +148,15 @@ class ClusterStore:
         """As `RowTier.num_rows`."""
         return sum(part.num_rows(table) for part in self._parts)
 
+    def set_period(self, period: int) -> None:
+        """As `RowTier.set_period`, in every part."""
+        for part in self._parts:
+            part.set_period(period)
+
+    def has_deaths(self, table: str) -> bool:
+        """As `RowTier.has_deaths`, of all parts."""
+        return all(part.has_deaths(table) for part in self._parts)
+
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`: part after part."""
         scans = [part.scan(table, batch_rows) for part in self._parts]
