@@ -368,8 +368,10 @@ void BindSsdStore(nb::module_& module) {
           nb::keep_alive<0, 1>(), Release())
       .def(
           "set_period",
-          [](SsdStore& store, uint32_t period) { ThrowIfError(store.SetPeriod(period)); },
-          nb::arg("period"), Release())
+          [](SsdStore& store, uint32_t period, bool is_change) {
+            ThrowIfError(store.SetPeriod(period, is_change));
+          },
+          nb::arg("period"), nb::arg("is_change"), Release())
       .def(
           "has_deaths",
           [](const SsdStore& store, size_t table) {

@@ -26,7 +26,6 @@ SsdStore::SsdStore(FileSystem* files, std::unique_ptr<FileSystem> held, const St
   tables_.context()->sync_later = [this](std::shared_ptr<File> file) {
     return commits_.SyncLater(std::move(file));
   };
-  tables_.context()->note_change = [this] { checkpointer_.SetChanged(true); };
 }
 
 SsdStore::~SsdStore() { Close(); }
@@ -99,9 +98,11 @@ Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8
   return state_.Explained(tables_[table].Erase(keys, count, found));
 }
 
-Status SsdStore::SetPeriod(uint32_t period) {
+Status SsdStore::SetPeriod(uint32_t period, bool is_change) {
   HPS_RETURN_IF_ERROR(state_.CheckOwner());
   const std::lock_guard<OwnedMutex> lock(state_.lock());
+  if (is_change) HPS_RETURN_IF_ERROR(state_.CheckWritable());
+  if (is_change) checkpointer_.SetChanged(true);
   for (size_t table = 0; table < tables_.size(); ++table) tables_[table].SetPeriod(period);
   compactor_.Wake();
   return Status::Ok();

@@ -112,11 +112,9 @@ std::vector<std::shared_ptr<Segment>> TableStore::ToBury(double threshold, uint6
   return segments;
 }
 
-// What is dead in the table's period need not be in that of the checkpoint which it left last.
 Status TableStore::Bury(const Segment& segment, uint64_t first, const uint64_t* keys,
                         uint64_t count) {
   context_->lock->AssertHeld();
-  context_->note_change();
   HPS_RETURN_IF_ERROR(EnsureTombstonesFit());
   writer_->ReserveTombstones(count);
   {

@@ -40,7 +40,6 @@ struct StoreContext {
   const OwnedMutex* lock = nullptr;  // the store's, which whatever changes a table holds
   std::function<Status(uint64_t* number)> take_number;           // a file number never used before
   std::function<Status(std::shared_ptr<File> file)> sync_later;  // a sealed segment to be synced
-  std::function<void()> note_change;  // the tables differ from the current checkpoint
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<uint64_t> bytes_written{0};
   // Since the store was made, as far as its checkpoints tell.

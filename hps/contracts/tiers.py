@@ -93,8 +93,11 @@ class RowTier(Protocol):
 
     def set_period(self, period: int) -> None:
         """Rows of tables with expiry whose period of death has come are absent to every verb from
-        now on; where no engine keeps such tables nothing is to be done. A store that was opened, or
-        restored, is at the period of its checkpoint."""
+        now on; it is a mutation. Where no engine keeps such tables nothing is to be done."""
+
+    def follow_period(self) -> None:
+        """Goes to the period of the current checkpoint, as an opening and a restore do by
+        themselves; for who was interrupted in one."""
 
     def has_deaths(self, table: str) -> bool:
         """True if rows of the table may die: of every table with statistics, but for those that a

@@ -260,7 +260,7 @@ class Checkpoints:
 
         def follow() -> None:
             """Brings all above the store to its checkpoint; may be done twice."""
-            tables.store.set_period(period)
+            tables.store.follow_period()
             for stack in tables.stacks.values():
                 stack.restart()
             self._other_tables = other_tables

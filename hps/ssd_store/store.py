@@ -122,7 +122,7 @@ class SsdStore:
         self._numbers = {schema.name: number for number, schema in enumerate(schemas)}
         self.seed: int = native.seed
         self.closing_bytes = 0
-        self._follow_period()
+        self.follow_period()
 
     @classmethod
     def open(
@@ -194,12 +194,6 @@ class SsdStore:
     ) -> None:
         self.close()
 
-    def _follow_period(self) -> None:
-        """The rows that died by the checkpoint that the store has come to are absent."""
-        native = self._open_native()
-        if any(native.has_deaths(number) for number in self._numbers.values()):
-            native.set_period(decode_period(self.extras(None, (PERIOD,))))
-
     def _open_native(self) -> _C.SsdStore:
         native = self._native
         if self._owner != os.getpid():
@@ -259,7 +253,13 @@ class SsdStore:
     def set_period(self, period: int) -> None:
         """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;
         no I/O."""
-        self._open_native().set_period(period)
+        self._open_native().set_period(period, True)
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`."""
+        native = self._open_native()
+        if any(native.has_deaths(number) for number in self._numbers.values()):
+            native.set_period(decode_period(self.extras(None, (PERIOD,))), False)
 
     def has_deaths(self, table: str) -> bool:
         """As `RowTier.has_deaths`."""
@@ -327,7 +327,7 @@ class SsdStore:
         """As `RowTier.restore`; headers and footers are checked. Cost: reads the footers, twice."""
         native = self._open_native()
         native.restore(*self._name(checkpoint))
-        self._follow_period()
+        self.follow_period()
 
     def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""

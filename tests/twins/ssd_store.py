@@ -103,6 +103,9 @@ class TwinSsdStore:
     def set_period(self, period: int) -> None:
         self.period = period
 
+    def follow_period(self) -> None:
+        """The checkpoint's was taken when it was loaded."""
+
     def has_deaths(self, table: str) -> bool:
         return self.schemas[table].statistics
 

@@ -149,9 +149,11 @@ class ClusterStore:
         return sum(part.num_rows(table) for part in self._parts)
 
     def set_period(self, period: int) -> None:
-        """As `RowTier.set_period`, in every part."""
-        for part in self._parts:
-            part.set_period(period)
+        """Refused."""
+        raise self._read_only()
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`: each part is at its checkpoint's."""
 
     def has_deaths(self, table: str) -> bool:
         """As `RowTier.has_deaths`, of all parts."""

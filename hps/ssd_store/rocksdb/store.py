@@ -313,6 +313,9 @@ class RocksDbStore:
     def set_period(self, period: int) -> None:
         """As `RowTier.set_period`: no row of its tables dies."""
 
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`: nothing depends on it."""
+
     def has_deaths(self, table: str) -> bool:
         """As `RowTier.has_deaths`: False."""
         self._number(table)
