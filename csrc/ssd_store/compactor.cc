@@ -275,7 +275,7 @@ CompactionSpace Compactor::SpaceOf(size_t first, size_t end) const {
     const uint64_t record = (*tables_)[table].RowSpace();
     for (const std::shared_ptr<Segment>& segment : (*tables_)[table].AllToRewrite()) {
       const uint64_t bytes = segment->info.FileBytes(segment->row_bytes);
-      space.written_bytes += segment->live * record;
+      space.written_bytes += (segment->live - segment->expired) * record;
       (held.count(segment->info.number) > 0 ? space.held_bytes : space.freed_bytes) += bytes;
     }
   }

@@ -208,6 +208,9 @@ bool TableStore::Plan(CompactionNeed need, double threshold, uint64_t below,
 std::vector<std::shared_ptr<Segment>> TableStore::AllToRewrite() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   std::vector<Candidate> candidates = Candidates(UINT64_MAX);
+  for (Candidate& candidate : candidates) {  // they are buried first
+    candidate.gain += segments_[candidate.ordinal]->expired * RowSpace();
+  }
   SelectAll(&candidates);
   std::vector<std::shared_ptr<Segment>> segments;
   for (const Candidate& candidate : candidates) segments.push_back(segments_[candidate.ordinal]);

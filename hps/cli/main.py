@@ -35,6 +35,7 @@ COMMANDS = {
     "clone": ("clone", "copy one checkpoint into a store of its own"),
     "reshard": ("reshard", "one checkpoint for another number of ranks"),
     "expire": ("expire", "which rows would die in the next period, by given rules"),
+    "erase": ("erase", "erase the rows of given keys; which checkpoints still hold them"),
     "compact": ("store_commands", "give back the space of overwritten rows"),
     "export": ("move_commands", "write a table's rows to parquet"),
     "import": ("move_commands", "read a table's rows from parquet"),
