@@ -22,6 +22,8 @@ from hps.train.test_figures import TestFailed as NotMeasured
 class Server:
     """Notes what is asked of it."""
 
+    period = 7
+
     def __init__(self) -> None:
         self.taken: list[tuple[str | None, Any, Any]] = []
         self.tables = {"ads": None, "users": None}
