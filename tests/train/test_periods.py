@@ -242,8 +242,9 @@ def test_a_kill_by_the_system_after_a_turn_neither_repeats_nor_loses_it(
     assert told(killed) == told(whole) and killed["period"] == NUM_DAYS - 1
 
 
+@pytest.mark.parametrize("every", [0, 1])
 def test_a_run_that_is_stopped_right_after_a_turn_keeps_it(
-    days: list[Path], tmp_path: Path
+    every: int, days: list[Path], tmp_path: Path
 ) -> None:
     from hps.stops import Stops
 
@@ -260,12 +261,38 @@ def test_a_run_that_is_stopped_right_after_a_turn_keeps_it(
             stops.ask(signal.SIGTERM)
         return advance(self, to)
 
-    more: Json = {"statistics": True, "advance_every": "file"}
+    # With a checkpoint right before the turn, too, the turn itself is in none yet.
+    more: Json = {"statistics": True, "advance_every": "file", "checkpoint_every": every}
     whole = told(train(options_of(days, tmp_path / "whole", **more)))
     with mock.patch.object(hps.ParameterServer, "advance_period", stopping):
         stopped = train(options_of(days, tmp_path / "stopped", **more), stops=stops)
     assert stopped["stopped"] == "SIGTERM" and stopped["period"] == 2
     assert told(train(options_of(days, tmp_path / "stopped", resume=True, **more))) == whole
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_run_that_ends_where_a_file_does_leaves_the_turn_to_the_next_run(
+    depth: int, days: list[Path], tmp_path: Path
+) -> None:
+    more: Json = {"statistics": True, "advance_every": "file", "depth": depth}
+    whole = told(train(options_of(days, tmp_path / "whole", **more)))
+    limit = LINES // BATCH * BATCH  # the next batch ends in the second day
+    ended = train(options_of(days, tmp_path / "ended", limit=limit, **more))
+    assert ended["period"] == 0 and ended["total_examples"] == limit
+    assert told(train(options_of(days, tmp_path / "ended", resume=True, **more))) == whole
+
+
+def test_turns_may_begin_in_the_middle_of_a_log_but_in_no_later_epoch(
+    days: list[Path], tmp_path: Path
+) -> None:
+    one_day, every_day = (LINES * times for times in (1, NUM_DAYS))
+    for limit, turns in ((one_day + BATCH, NUM_DAYS - 2), (every_day + BATCH, 0)):
+        folder = tmp_path / f"{limit}"
+        before = train(options_of(days, folder, epochs=2, limit=limit))
+        assert before["period"] == 0
+        more: Json = {"resume": True, "epochs": 2}
+        after = train(options_of(days, folder, advance_every="file", **more))
+        assert after["period"] == turns
 
 
 def test_servers_and_ranks_have_no_periods_yet(days: list[Path], tmp_path: Path) -> None:
