@@ -92,7 +92,7 @@ class TrainingLoop:
             add_seconds(stages, batches.seconds())
             position = batches.state_dict()
             is_over = self._log.is_finished or self._is_limit_reached
-            if not self._stopped and self._log.is_at_turn and not is_over:
+            if not self._stopped and self._log.is_at_turn:
                 self._periods.turn(self._log)
             elif not self._stopped and (is_over or self._log.is_paused):
                 self._validate()

@@ -135,6 +135,8 @@ def test_every_depth_and_accumulation_has_turns_at_the_same_batch(
             runs.append(told(figures))
             assert figures["period"] == NUM_DAYS - 1
         assert runs[0] == runs[1] == runs[2]
+        still = train(options_of(days, tmp_path / f"{accumulate}", accumulate=accumulate))
+        assert still["period"] == 0 and still["loss_digest"] == runs[0]["loss_digest"]
 
 
 def test_only_files_that_were_not_begun_are_new_data(
@@ -279,6 +281,8 @@ def test_a_run_that_ends_where_a_file_does_leaves_the_turn_to_the_next_run(
     limit = LINES // BATCH * BATCH  # the next batch ends in the second day
     ended = train(options_of(days, tmp_path / "ended", limit=limit, **more))
     assert ended["period"] == 0 and ended["total_examples"] == limit
+    again = train(options_of(days, tmp_path / "ended", resume=True, limit=limit, **more))
+    assert again["period"] == 0
     assert told(train(options_of(days, tmp_path / "ended", resume=True, **more))) == whole
 
 
