@@ -47,12 +47,7 @@ def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> Non
         ("examples", 1, 2**40, "lines of the log, of all periods together, 1 to 2^40"),
         ("features", 1, MAX_FEATURES, f"categorical features, 1 to {MAX_FEATURES}"),
         ("dense", 0, MAX_DENSE, f"numeric columns, 0 to {MAX_DENSE}"),
-        (
-            "keys",
-            1,
-            None,
-            "keys of all features together, at a time, from one to 2^32 for each feature",
-        ),
+        ("keys", 1, None, "keys of all features together at a time, 1 to 2^32 for each feature"),
         (
             "periods",
             1,

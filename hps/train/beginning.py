@@ -122,21 +122,14 @@ def begin(
         for line in changes:
             context.progress.say(line)
     columns = reader.columns
-    watch = DenseWatch(columns, reader.config.transform)
-    for line in format_columns(columns):
-        context.progress.say(line)
-    rate = reader.config.negative_rate
-    if rate < 1:
-        context.progress.say(
-            f"of the examples with label 0 the share {rate:g} is trained on (--negative-rate)"
-        )
+    _say_columns(columns, reader, context)
     resumed_from = None if stored is None else str(stored)
     validation = Validation(trainer, options, checkpoints, context) if options.validates else None
     return Begun(
         trainer=trainer,
         reader=reader,
         columns=columns,
-        watch=watch,
+        watch=DenseWatch(columns, reader.config.transform),
         periods=periods,
         validation=validation,
         resumed_from=resumed_from,
@@ -144,6 +137,16 @@ def begin(
         base_rate=base_rate,
         new_data=new_data,
     )
+
+
+def _say_columns(columns: Sequence[ColumnUse], reader: "Reader", context: RunContext) -> None:
+    for line in format_columns(columns):
+        context.progress.say(line)
+    rate = reader.config.negative_rate
+    if rate < 1:
+        context.progress.say(
+            f"of the examples with label 0 the share {rate:g} is trained on (--negative-rate)"
+        )
 
 
 def _take_up(
