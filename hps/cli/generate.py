@@ -18,6 +18,7 @@ from hps.generate.config import (
     FORMATS,
     MAX_DENSE,
     MAX_FEATURES,
+    MAX_PERIODS,
     GeneratorConfig,
 )
 
@@ -29,7 +30,8 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="write a synthetic click log from a planted model",
         description="Writes a click log whose best possible AUC is known, and OUT.json with its "
         "figures. Keys of a feature follow a Zipf law; clicks follow a planted model. With --bag "
-        "a feature of an example holds several keys.",
+        "a feature of an example holds several keys. With --periods the log is a file a period, "
+        "OUT-000, OUT-001 and so on, and --drift has keys be born, rise, fade and die.",
     )
     _add_flags(parser, GeneratorConfig())
     parser.set_defaults(run=run)
@@ -42,17 +44,29 @@ def _add_flags(parser: argparse.ArgumentParser, default: GeneratorConfig) -> Non
         "--format", choices=FORMATS, default="criteo", help="format of the log; see docs/formats.md"
     )
     for name, least, most, text in (
-        ("examples", 1, 2**40, "lines of the log, 1 to 2^40"),
+        ("examples", 1, 2**40, "lines of the log, of all periods together, 1 to 2^40"),
         ("features", 1, MAX_FEATURES, f"categorical features, 1 to {MAX_FEATURES}"),
         ("dense", 0, MAX_DENSE, f"numeric columns, 0 to {MAX_DENSE}"),
-        ("keys", 1, None, "keys of all features together, from one to 2^32 for each feature"),
+        ("keys", 1, None, "keys of all features together at a time, 1 to 2^32 for each feature"),
+        (
+            "periods",
+            1,
+            MAX_PERIODS,
+            f"files to cut the log into, 1 to {MAX_PERIODS}: OUT-000 and so on, or before OUT's "
+            "suffix; read them in order as 'OUT-*'. 1: the file OUT",
+        ),
         ("seed", 0, 2**64 - 1, "0 to 2^64 - 1; equal flags and seeds give equal logs"),
     ):
         kind = flags.whole(least, most)
         add(f"--{name}", type=kind, default=getattr(default, name), metavar="N", help=text)
     for name, lowest, text in (
         ("alpha", 0.0, "exponent of the features' Zipf laws, 0 (uniform) to 8"),
-        ("drift", 0.0, "share of the keys that change places, 0 to 1"),
+        (
+            "drift",
+            0.0,
+            "share of the keys that change places over the log; with --periods share that is "
+            "replaced by new keys from one period to the next; 0 to 1",
+        ),
         ("click-rate", 0.001, "mean label, 0.001 to 0.999"),
         ("spread", 0.0, "standard deviation of the planted log-odds, 0 to 10"),
     ):
@@ -118,6 +132,12 @@ def _live_line(total: int) -> Callable[[int], None]:
 
 
 def _report(figures: Json) -> None:
+    for number, period in enumerate(figures.get("periods", ())):
+        print(
+            f"period {number}: {period['path']}, {period['examples']:,} examples, "
+            f"{period['distinct_keys']:,} distinct keys, {period['new_keys']:,} of them new; "
+            f"best possible AUC {period['best_auc']:.4f}"
+        )
     bags = ""
     if "values" in figures:
         bags = f"{figures['values']:,} keys in bags of {figures['mean_bag']:.2f} on average, "

@@ -172,6 +172,13 @@ class RowServer(KeptCheckpoints, Protocol):
 class TrainingServer(RowServer, Protocol):
     """A RowServer whose rows can go back to checkpoints, and be counted."""
 
+    @property
+    def period(self) -> int:
+        """That updates count in; ConfigError of a server without periods."""
+
+    def advance_period(self, to: int | None = None) -> int:
+        """Begins the next period, or a later one; to be called while no pipeline is open."""
+
     def num_rows(self, table: str) -> int:
         """Stored rows of a table."""
 

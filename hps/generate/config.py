@@ -18,6 +18,9 @@ BAG_FORMATS = ("parquet", "libsvm", "libffm", "slots")
 MAX_FEATURES = 4096
 MAX_DENSE = 4096
 MAX_KEYS_PER_FEATURE = 2**32
+MAX_PERIODS = 2**16 - 1
+# Keys of a lane, which follow one another through the ranks; see kernels.py.
+LANE = 4
 # Of one example: 8 MiB of a line of text, of the 64 MiB that readers take.
 MAX_VALUES = 2**18
 # The largest feature has this many times the keys of the smallest, the others lie between them on
@@ -36,8 +39,14 @@ class GeneratorConfig:
         dense: numeric columns.
         keys: keys of all features together; each feature has its own range of them.
         alpha: exponent of each feature's Zipf law, P(rank) ~ rank^-alpha; 0 is uniform.
-        drift: the part of each feature's keys that trade places with keys from the other end of
-            the ranking, each at its own moment of the log.
+        drift: with one period the part of each feature's keys that trade places with keys from the
+            other end of the ranking, each at its own moment of the log. With several the part of
+            each feature's keys that die, on average, from one period to the next, as many being
+            born: a key lives 1 / drift periods. It begins in the second quarter of its feature's
+            ranks, spends the second quarter of its life in the first one, where it is most popular,
+            the third in the third and the last in the fourth.
+        periods: files that the log is cut into, of equal numbers of examples; within one of them
+            nothing changes.
         click_rate: mean label.
         spread: standard deviation of the planted log-odds; 1.5 gives an AUC of about 0.8.
         seed: two logs of equal config are equal byte for byte.
@@ -62,6 +71,7 @@ class GeneratorConfig:
     drift: float = 0.0
     click_rate: float = 0.25
     spread: float = 1.5
+    periods: int = 1
     seed: int = 0
     bag: float | None = None
     bag_lengths: str = ZIPF
@@ -75,9 +85,11 @@ class GeneratorConfig:
         self._require("seed", 0, 2**64 - 1)
         self._require("alpha", 0.0, 8.0)
         self._require("drift", 0.0, 1.0)
+        self._require("periods", 1, MAX_PERIODS)
         self._require("click_rate", 0.001, 0.999)
         self._require("spread", 0.0, 10.0)
         self._require_bags()
+        self._require_periods()
 
     def _require(self, field: str, low: float, high: float) -> None:
         value = getattr(self, field)
@@ -85,6 +97,20 @@ class GeneratorConfig:
             flag = field.replace("_", "-")
             raise ConfigError(
                 f"generate: {field}={value!r} (--{flag}) must be from {low} to {high}"
+            )
+
+    def _require_periods(self) -> None:
+        if self.examples < self.periods:
+            raise ConfigError(
+                f"generate: examples={self.examples} (--examples) is of all periods together; with "
+                f"{self.periods} of them (--periods) it must be at least as many"
+            )
+        most = int(self.spans().max()) if self.periods > 1 else 0
+        if most > MAX_KEYS_PER_FEATURE:
+            raise ConfigError(
+                f"generate: drift={self.drift!r} (--drift) over {self.periods} periods (--periods) "
+                f"makes {most} keys of a feature in all; the limit is {MAX_KEYS_PER_FEATURE}: give "
+                "fewer keys (--keys), less drift or fewer periods"
             )
 
     def _require_bags(self) -> None:
@@ -124,8 +150,26 @@ class GeneratorConfig:
         return self.features * (1.0 if self.bag is None else float(self.bag))
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
-        """Keys of each feature, int64 [features]: at least 1 each, `keys` in all."""
+        """Keys of each feature at a time, int64 [features]: at least 1 each, `keys` in all."""
         return cardinalities_of(self.keys, self.features)
+
+    @property
+    def moves(self) -> float:
+        """How often the keys of a lane move on from one period to the next, on average."""
+        return LANE * self.drift if self.periods > 1 else 0.0
+
+    def spans(self) -> npt.NDArray[np.int64]:
+        """Keys that each feature has over all periods, int64 [features]; a few of the last ones are
+        not born before the end.
+
+        >>> config = GeneratorConfig(keys=1000, features=3, periods=11, drift=0.1)
+        >>> config.cardinalities(), config.spans()
+        (array([  1,  31, 968]), array([   1,   59, 1936]))
+        """
+        sizes = self.cardinalities()
+        births = math.ceil(self.moves * (self.periods - 1))
+        spans: npt.NDArray[np.int64] = sizes + births * (sizes // LANE)
+        return spans
 
 
 def cardinalities_of(keys: int, features: int) -> npt.NDArray[np.int64]:

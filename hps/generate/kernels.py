@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.generate.compiled import compiled
+from hps.generate.config import LANE
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,6 +26,10 @@ _SQRT_3 = math.sqrt(3.0)
 # their rank, since a log of a million lines shows them too seldom to be learned.
 _EFFECT_RANK = 16.0
 _MISSING = 0.05
+# Of a key's life, see `holder`: it begins in the second quarter of its feature's ranks, is in the
+# first one next, then in the third and the fourth.
+_QUARTER_OF_STAGE = (1, 0, 2, 3)
+_STAGE_OF_QUARTER = (1, 0, 2, 3)
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _CLICK = np.frombuffer(b"click:", np.uint8)
@@ -35,6 +40,8 @@ Words = NDArray[np.uint64]
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 Text = NDArray[np.uint8]
+# Of each key, by its number: the last file that has it, from 1; 0 is none.
+Marks = NDArray[np.unsignedinteger]
 
 
 class PlantedModel(NamedTuple):
@@ -42,13 +49,17 @@ class PlantedModel(NamedTuple):
 
     Args:
         seeds: uint64 [3]: of draws, of effects, of keys.
-        cardinalities, bases: int64 [F]: keys of each feature, and those of the features before it.
+        cardinalities: int64 [F]: keys that each feature has at a time.
+        spans, bases: int64 [F]: keys that it has over all periods, and those of the features before
+            it.
         zipf: float64 [F, 3]: both ends and the acceptance width of rejection-inversion.
         alpha: exponent of the Zipf laws.
         dense: float64 [D, 3]: mean and deviation of a column's logarithm, and its effect.
         mixing: int64 [M]: features whose keys interact in pairs.
         scales: float64 [4]: of categorical, dense and pair effects; then the intercept.
         drift: part of the keys that trade places, and the number of examples over which they do.
+        moves: how often the keys of a lane move on from one period to the next; 0 where they stay.
+        periods: int64 [2]: their number, and the number of examples over which they go.
         lengths: float64 [longest bag]: the probabilities of a bag of at most 1, 2, ... values.
         centers: float64 [F, 3]: the mean effect and the mean factor of a feature's keys, which are
             taken off each, so that a longer bag is not for that alone a better one; and the factor
@@ -57,6 +68,7 @@ class PlantedModel(NamedTuple):
 
     seeds: Words
     cardinalities: Whole
+    spans: Whole
     bases: Whole
     zipf: Real
     alpha: float
@@ -64,6 +76,8 @@ class PlantedModel(NamedTuple):
     mixing: Whole
     scales: Real
     drift: Real
+    moves: float
+    periods: Whole
     lengths: Real
     centers: Real
 
@@ -73,7 +87,8 @@ class Block(NamedTuple):
 
     Args:
         offsets: int64 [B*F + 1]; bag b*F + f is ids[offsets[b*F + f]:offsets[b*F + f + 1]].
-        ids: int64 [L]; a feature's keys count from 0, without drift the most popular first.
+        ids: int64 [L]; a feature's keys count from 0, those most popular at the log's beginning
+            first.
         dense: int64 [B, D]; -1 is missing.
         parts: float64 [B, 3]; the unscaled sums of categorical, dense and pair effects.
         logits: float64 [B]; the planted log-odds.
@@ -195,33 +210,87 @@ def drifted(model: PlantedModel, feature: int, rank: int, example: int) -> int:
 
 
 @compiled
-def fade(model: PlantedModel, feature: int, identity: int) -> float:
-    """How much of a full effect a key has; equal for a key and the one it may trade places with."""
-    rank = min(identity, model.cardinalities[feature] - 1 - identity)
-    return math.sqrt(_EFFECT_RANK / (_EFFECT_RANK + rank))
+def period_of(model: PlantedModel, example: int) -> int:
+    """The period of an example; those that follow the log are of its last one."""
+    last: int = model.periods[0] - 1
+    period: int = example * model.periods[0] // model.periods[1]
+    return min(period, last)
 
 
 @compiled
-def effect_bits(model: PlantedModel, feature: int, identity: int) -> np.uint64:
-    """With bags those of a key and the one it may trade places with are the same, so that drift
+def holder(model: PlantedModel, feature: int, rank: int, period: int) -> int:
+    """The id that holds this rank in this period, where keys are born and die. Four keys share a
+    lane, one in each quarter of the ranks. When they move on, the one in the fourth quarter dies,
+    and another one is born into the second. Each lane has moments of its own."""
+    size: int = model.cardinalities[feature]
+    num_lanes: int = size // LANE
+    if rank >= LANE * num_lanes:
+        return rank
+    quarter, lane = 0, rank
+    while lane >= num_lanes:  # seldom, and a division takes longer
+        quarter += 1
+        lane -= num_lanes
+    phase = to_unit(mix((np.uint64(model.bases[feature] + lane) ^ model.seeds[2]) + _GOLDEN))
+    births = int(model.moves * period + phase) - _STAGE_OF_QUARTER[quarter]
+    if births > 0:
+        return size + (births - 1) * num_lanes + lane
+    # One of the first: in period 0 it was where a key is that has as many stages behind it.
+    return _QUARTER_OF_STAGE[-births] * num_lanes + lane
+
+
+@compiled
+def best_rank(model: PlantedModel, feature: int, identity: int) -> int:
+    """The best of the ranks that a key ever has, or one as good: of the keys that trade places or
+    follow one another it is the same."""
+    size: int = model.cardinalities[feature]
+    if model.moves == 0.0:
+        return min(identity, size - 1 - identity)
+    num_lanes: int = size // LANE
+    if identity >= size:
+        return (identity - size) % num_lanes
+    return identity % num_lanes if identity < LANE * num_lanes else identity
+
+
+@compiled
+def lane_of(model: PlantedModel, feature: int, rank: int) -> int:
+    """`best_rank` of a key by a rank that it has: of those that follow one another."""
+    num_lanes = model.cardinalities[feature] // LANE
+    if rank >= LANE * num_lanes:
+        return rank
+    while rank >= num_lanes:
+        rank -= num_lanes
+    return rank
+
+
+@compiled
+def fade(best: int) -> float:
+    """How much of a full effect a key has, at every time the same, by its `best_rank`."""
+    return math.sqrt(_EFFECT_RANK / (_EFFECT_RANK + best))
+
+
+@compiled
+def effect_bits(model: PlantedModel, feature: int, identity: int, best: int) -> np.uint64:
+    """With bags those of keys that trade places or follow one another are the same, so that drift
     leaves a feature's mean, from which effects count, what it was."""
     if model.lengths.size > 1:
-        identity = min(identity, model.cardinalities[feature] - 1 - identity)
+        identity = best
     return mix(np.uint64(model.bases[feature] + identity) * _GOLDEN ^ model.seeds[1])
 
 
 @compiled
-def category_effect(model: PlantedModel, feature: int, identity: int) -> float:
-    unit = to_unit(effect_bits(model, feature, identity))
-    return (2.0 * unit - 1.0) * _SQRT_3 * fade(model, feature, identity)
+def category_effect(model: PlantedModel, feature: int, identity: int, best: int) -> float:
+    """What a key adds to the log-odds, by itself and its `best_rank`."""
+    unit = to_unit(effect_bits(model, feature, identity, best))
+    return (2.0 * unit - 1.0) * _SQRT_3 * fade(best)
 
 
 @compiled
 def factor(model: PlantedModel, feature: int, identity: int) -> float:
     """What a key of a mixing feature multiplies with those of the others. It fades faster than a
     single key's effect, since a product is learned from the joint occurrences of two keys."""
-    unit = to_unit(mix(effect_bits(model, feature, identity)))
-    fading = fade(model, feature, identity)
+    best = best_rank(model, feature, identity)
+    unit = to_unit(mix(effect_bits(model, feature, identity, best)))
+    fading = fade(best)
     return (2.0 * unit - 1.0) * _SQRT_3 * fading * fading * fading
 
 
@@ -258,19 +327,26 @@ def draw_examples(model: PlantedModel, first: int, block: Block) -> None:
     """Fills a block, whose offsets are drawn, with the examples from `first` on."""
     offsets, ids, dense, parts = block.offsets, block.ids, block.dense, block.parts
     num_features, num_dense = model.cardinalities.size, dense.shape[1]
+    drifts = model.drift[0] > 0.0
     for row in range(dense.shape[0]):
         example = first + row
         state = example_bits(model, example)
+        period = period_of(model, example) if model.moves > 0.0 else 0
         category_sum = dense_sum = 0.0
         for feature in range(num_features):
             bits = bag_bits(state, feature)
             begin = offsets[row * num_features + feature]
             for place in range(begin, offsets[row * num_features + feature + 1]):
                 rank = draw_rank(model, feature, value_bits(bits, place - begin))
-                if model.drift[0] > 0.0:
-                    rank = drifted(model, feature, rank, example)
-                ids[place] = rank
-                category_sum += category_effect(model, feature, rank) - model.centers[feature, 0]
+                if model.moves > 0.0:
+                    identity = holder(model, feature, rank, period) if period > 0 else rank
+                    best = lane_of(model, feature, rank)
+                else:
+                    identity = drifted(model, feature, rank, example) if drifts else rank
+                    best = min(rank, model.cardinalities[feature] - 1 - rank)
+                ids[place] = identity
+                effect = category_effect(model, feature, identity, best)
+                category_sum += effect - model.centers[feature, 0]
         state = mix(state ^ _MIX_1)
         for column in range(num_dense):
             value = draw_dense(model, column, mix(state + np.uint64(column + 1)))
@@ -294,19 +370,39 @@ def add_effects(model: PlantedModel, block: Block, sums: Real) -> None:
     for bag in range(block.offsets.size - 1):
         feature = bag % num_features
         for place in range(block.offsets[bag], block.offsets[bag + 1]):
-            sums[feature, 0] += category_effect(model, feature, block.ids[place])
-            sums[feature, 1] += factor(model, feature, block.ids[place])
+            identity = block.ids[place]
+            best = best_rank(model, feature, identity)
+            sums[feature, 0] += category_effect(model, feature, identity, best)
+            sums[feature, 1] += factor(model, feature, identity)
             sums[feature, 2] += 1.0
 
 
 @compiled
-def mark_seen(model: PlantedModel, block: Block, seen: Text) -> None:
-    """Sets seen[key number] for every key of a block; threads may do so at once."""
+def find_unmarked(model: PlantedModel, block: Block, marks: Marks, mark: int) -> Whole:
+    """The numbers of a block's keys that do not have the mark, some of them several times. Others
+    may set the mark meanwhile: then a few are found that have it."""
     num_features = model.cardinalities.size
+    found = np.empty(block.ids.size, np.int64)
+    count = 0
     for bag in range(block.offsets.size - 1):
         base = model.bases[bag % num_features]
         for place in range(block.offsets[bag], block.offsets[bag + 1]):
-            seen[base + block.ids[place]] = 1
+            number = base + block.ids[place]
+            found[count] = number
+            count += marks[number] != mark
+    return found[:count]
+
+
+@compiled
+def set_marks(numbers: Whole, marks: Marks, mark: int, counts: Whole) -> None:
+    """Sets the mark of keys; counts[0] grows by those that had another, counts[1] by those that had
+    none."""
+    for number in numbers:
+        before = marks[number]
+        if before != mark:
+            counts[0] += 1
+            counts[1] += before == 0
+            marks[number] = mark
 
 
 @compiled

@@ -1,15 +1,14 @@
 """Writes a generated log: blocks of examples made by threads, written in order.
 
-Above it: `hps generate`. Below it: kernels.py, planted.py, hps.metrics for the planted model's own
-figures. Which thread makes a block changes nothing, so a log depends on its config alone.
+Above it: `hps generate`. Below it: kernels.py, planted.py, tally.py for the figures. Which thread
+makes a block changes nothing, so a log depends on its config alone.
 """
 
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -23,7 +22,7 @@ from hps.features.features import Features
 from hps.generate import kernels
 from hps.generate.config import BAG_FORMATS, FORMATS, GeneratorConfig
 from hps.generate.planted import draw_block, plant
-from hps.metrics import BinaryMetrics
+from hps.generate.tally import Part, SeenKeys, Tally, period_parts, refuse_other_periods, told
 
 BLOCK_EXAMPLES = 4096
 ROW_GROUP_EXAMPLES = 1 << 16
@@ -38,32 +37,8 @@ FORMATTERS: dict[str, Formatter] = {
     "slots": kernels.write_slots,
 }
 
+Add = Callable[[kernels.Block, kernels.Whole], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A run of examples that goes to one file."""
-
-    path: Path
-    first: int
-    count: int
-
-
-class Tally:
-    """What the figures of a part are made of, block by block."""
-
-    def __init__(self, config: GeneratorConfig) -> None:
-        self.metrics = BinaryMetrics()
-        self.seen = np.zeros(config.keys, np.uint8)
-        self.num_examples = 0
-        self.num_values = 0
-
-    def add(self, block: kernels.Block) -> None:
-        """Takes up a block but for the keys that it has, which threads mark in `seen`."""
-        self.metrics.update(block.logits, block.labels)
-        self.num_examples += len(block.labels)
-        self.num_values += len(block.ids)
 
 
 class LogWriter:
@@ -97,8 +72,16 @@ class LogWriter:
 
     def write(self, path: Path, progress: Callable[[int], None] | None = None) -> Json:
         """Writes the log and, beside it, PATH.json with its figures, which are returned; of libsvm
-        and libffm also PATH.features.toml, which says what is what."""
-        figures = self._write(Part(path, 0, self.config.examples), progress)
+        and libffm also PATH.features.toml, which says what is what. Several periods are a file
+        each, see `period_parts`; there is no file PATH then.
+
+        Raises:
+            ConfigError: a file lies there that would be read as another period.
+        """
+        if self.config.periods == 1:
+            figures = self._write(Part(path, 0, self.config.examples), progress)
+        else:
+            figures = self._write_periods(path, progress)
         features = self._features()
         if features is not None:
             written = Path(f"{path}.features.toml")
@@ -117,7 +100,7 @@ class LogWriter:
         if self.log_format != "libsvm":
             return None
         fields: dict[str, object] = dict(zip(dense, range(num_dense), strict=True))
-        for place, count in enumerate(self.model.cardinalities.tolist()):
+        for place, count in enumerate(self.model.spans.tolist()):
             first = num_dense + int(bases[place])
             fields[f"C{place + 1}"] = f"{first}-{first + count - 1}"
         return Features(columns=[Column(name=name, kind=DENSE) for name in dense], fields=fields)
@@ -129,57 +112,75 @@ class LogWriter:
     def _write(self, part: Part, progress: Callable[[int], None] | None) -> Json:
         started = time.perf_counter()
         tally = Tally(self.config)
-        part.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.log_format == "parquet":
-            self._write_parquet(part, tally, progress)
-        else:
-            with part.path.open("wb") as file:
-                self._write_text(file, part, tally, progress)
-        seconds = time.perf_counter() - started
-        best = tally.metrics.compute()
-        num_bytes = part.path.stat().st_size
-        given, bags = asdict(self.config), {}
-        if self.config.bag is None:
-            del given["bag"], given["bag_lengths"]
-        else:
-            num_bags = tally.num_examples * self.config.features
-            bags = {"values": tally.num_values, "mean_bag": tally.num_values / max(num_bags, 1)}
-        figures = {
-            "path": part.path.name,
-            "format": self.log_format,
-            "config": given,
-            "examples": part.count,
-            **bags,
-            "clicks": best["positives"],
-            "distinct_keys": int(np.count_nonzero(tally.seen)),
-            "best_auc": best["auc"],
-            "best_logloss": best["logloss"],
-            "bytes": num_bytes,
-            "seconds": seconds,
-            "compile_seconds": self.compile_seconds,
-            "keys_per_second": tally.num_values / seconds,
-            "megabytes_per_second": num_bytes / seconds / 1e6,
-        }
-        Path(f"{part.path}.json").write_text(json.dumps(figures, indent=1) + "\n")
-        return figures
+        self._write_part(part, SeenKeys(self.model), [tally], progress)
+        return self._tell(part.path, tally, time.perf_counter() - started)
 
-    def _write_text(
+    def _write_periods(self, path: Path, progress: Callable[[int], None] | None) -> Json:
+        parts = period_parts(path, self.config)
+        refuse_other_periods(path, parts)
+        started = time.perf_counter()
+        whole, seen = Tally(self.config), SeenKeys(self.model)
+        periods: list[Json] = []
+        for part in parts:
+            tally = Tally(self.config)
+            self._write_part(part, seen, [tally, whole], progress)
+            whole.end_part(tally)
+            new_keys = int(tally.keys[1])
+            periods.append({"path": part.path.name, **tally.counts(), "new_keys": new_keys})
+        seconds = time.perf_counter() - started
+        return self._tell(path, whole, seconds, {"periods": periods})
+
+    def _write_part(
         self,
-        file: IO[bytes],
         part: Part,
-        tally: Tally,
+        seen: SeenKeys,
+        tallies: Sequence[Tally],
         progress: Callable[[int], None] | None,
     ) -> None:
-        def make(first: int, count: int) -> tuple[kernels.Block, memoryview]:
-            block, text = self._make_text(first, count)
-            kernels.mark_seen(self.model, block, tally.seen)
-            return block, text
+        """Writes a file; the first tally is its own, others get its blocks, too."""
+        seen.begin()
+        tally = tallies[0]
+        part.path.parent.mkdir(parents=True, exist_ok=True)
 
-        for block, text in self._in_order(make, part, self._at_once(BLOCK_EXAMPLES, BLOCK_VALUES)):
-            file.write(text)
-            tally.add(block)
+        def add(block: kernels.Block, found: kernels.Whole) -> None:
+            for one in tallies:
+                one.add(block)
+            seen.add(found, tally.keys)
             if progress is not None:
-                progress(tally.num_examples)
+                progress(part.first + tally.num_examples)
+
+        if self.log_format == "parquet":
+            self._write_parquet(part, seen, add)
+        else:
+            with part.path.open("wb") as file:
+                self._write_text(file, part, seen, add)
+        tally.num_bytes = part.path.stat().st_size
+
+    def _tell(self, path: Path, tally: Tally, seconds: float, more: Json | None = None) -> Json:
+        """Writes the figures of a log beside it, and returns them."""
+        figures = {
+            "path": path.name,
+            "format": self.log_format,
+            "config": told(self.config),
+            **tally.counts(),
+            **(more or {}),
+            "seconds": seconds,
+            "compile_seconds": self.compile_seconds,
+            **tally.rates(seconds),
+        }
+        Path(f"{path}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        return figures
+
+    def _write_text(self, file: IO[bytes], part: Part, seen: SeenKeys, add: Add) -> None:
+        def make(first: int, count: int) -> tuple[kernels.Block, kernels.Whole, memoryview]:
+            block, text = self._make_text(first, count)
+            return block, seen.find(block), text
+
+        for block, found, text in self._in_order(
+            make, part, self._at_once(BLOCK_EXAMPLES, BLOCK_VALUES)
+        ):
+            file.write(text)
+            add(block, found)
 
     def _make_text(self, first: int, count: int) -> tuple[kernels.Block, memoryview]:
         block = draw_block(self.model, first, count)
@@ -211,9 +212,7 @@ class LogWriter:
             while waiting:
                 yield waiting.popleft().result()
 
-    def _write_parquet(
-        self, part: Part, tally: Tally, progress: Callable[[int], None] | None
-    ) -> None:
+    def _write_parquet(self, part: Part, seen: SeenKeys, add: Add) -> None:
         """Columns label (int8), I1.. (float32, log1p of the count, 0 if missing) and C1.. (int64,
         the 64 bits of the key; with bags lists of these)."""
         import pyarrow
@@ -228,9 +227,9 @@ class LogWriter:
         fields += [pyarrow.field(name, key_type) for name in key_names]
         schema = pyarrow.schema(fields)
 
-        def make(first: int, count: int) -> tuple[kernels.Block, pyarrow.Table]:
+        def make(first: int, count: int) -> tuple[kernels.Block, kernels.Whole, pyarrow.Table]:
             block = draw_block(self.model, first, count)
-            kernels.mark_seen(self.model, block, tally.seen)
+            found = seen.find(block)
             keys = np.empty(len(block.ids), np.uint64)
             offsets = np.empty(len(block.offsets), np.int64)
             kernels.fill_keys(self.model, block, keys, offsets)
@@ -242,12 +241,10 @@ class LogWriter:
                 values = pyarrow.array(keys[places[0] : places[-1]].view(np.int64))
                 ends = (places - places[0]).astype(np.int32)
                 columns.append(pyarrow.ListArray.from_arrays(ends, values) if is_list else values)
-            return block, pyarrow.Table.from_arrays(columns, schema=schema)
+            return block, found, pyarrow.Table.from_arrays(columns, schema=schema)
 
         block_examples = self._at_once(ROW_GROUP_EXAMPLES, ROW_GROUP_VALUES)
         with pyarrow.parquet.ParquetWriter(part.path, schema) as writer:
-            for block, table in self._in_order(make, part, block_examples):
+            for block, found, table in self._in_order(make, part, block_examples):
                 writer.write_table(table)
-                tally.add(block)
-                if progress is not None:
-                    progress(tally.num_examples)
+                add(block, found)

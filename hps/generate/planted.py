@@ -54,7 +54,7 @@ def draw_block(model: PlantedModel, first: int, num_examples: int) -> Block:
 def plant(config: GeneratorConfig) -> PlantedModel:
     """The planted model of a config; equal configs give equal models."""
     generator = np.random.Generator(np.random.PCG64(config.seed))
-    cardinalities = config.cardinalities()
+    cardinalities, spans = config.cardinalities(), config.spans()
     slopes = generator.uniform(0.3, 1.0, config.dense) * generator.choice([-1.0, 1.0], config.dense)
     deviations = generator.uniform(0.6, 1.6, config.dense)
     dense = [generator.uniform(0.5, 4.0, config.dense), deviations, slopes / deviations]
@@ -63,13 +63,16 @@ def plant(config: GeneratorConfig) -> PlantedModel:
     model = PlantedModel(
         seeds=generator.integers(0, 2**64, 3, np.uint64),
         cardinalities=cardinalities,
-        bases=np.cumsum(cardinalities) - cardinalities,
+        spans=spans,
+        bases=np.cumsum(spans) - spans,
         zipf=np.array([_zipf_constants(int(size), config.alpha) for size in cardinalities]),
         alpha=config.alpha,
         dense=np.ascontiguousarray(np.stack(dense, axis=1)),
         mixing=mixing,
         scales=np.zeros(4),
-        drift=np.array([config.drift, float(config.examples)]),
+        drift=np.array([0.0 if config.periods > 1 else config.drift, float(config.examples)]),
+        moves=config.moves,
+        periods=np.array([config.periods, config.examples]),
         lengths=_lengths_of(config),
         centers=np.zeros((config.features, 3)),
     )
@@ -86,7 +89,7 @@ def _lengths_of(config: GeneratorConfig) -> Real:
 
 def _pilot(model: PlantedModel, config: GeneratorConfig) -> Iterator[Block]:
     """Examples that lie where no log reaches, the same for every number of examples of a log."""
-    still = model._replace(drift=np.array([0.0, 1.0]))
+    still = model._replace(drift=np.array([0.0, 1.0]), periods=np.array([1, 1 << 62]))
     count = PILOT_EXAMPLES
     if config.bag is not None:
         count = min(count, max(int(PILOT_VALUES / config.mean_values), LEAST_PILOT_EXAMPLES))

@@ -84,6 +84,16 @@ class Position:
         return cls(**numbers, block=block)
 
 
+def file_of(state: JsonView) -> int:
+    """Place in the epoch's order of the file that the batch before a position ends in; of a block
+    that is shuffled that of its end.
+
+    >>> file_of(Position(file=2).to_dict())
+    2
+    """
+    return int(state.get("block", state)["file"])
+
+
 # A batch, the place before it in its own epoch, and the place after it.
 Cut = tuple[Batch, Position, Position]
 

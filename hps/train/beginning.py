@@ -23,6 +23,7 @@ from hps.train.context import RunContext
 from hps.train.dense_watch import DenseWatch
 from hps.train.first_score import score_new_data
 from hps.train.lineage import ancestor_of
+from hps.train.periods import Periods
 from hps.train.progressive import Progressive
 from hps.train.recipe import recipe_of
 from hps.train.store_checks import check_tag_free, refuse_model
@@ -46,6 +47,7 @@ class Begun:
         reader: where the run begins in the log.
         columns: of the log.
         watch: over its dense columns.
+        periods: the turns of the store's period.
         validation: of the model between steps; None for none.
         resumed_from: the checkpoint that the run goes on from, in words; None for a new model.
         changes: what goes on otherwise than it was stored, a line each.
@@ -57,6 +59,7 @@ class Begun:
     reader: "Reader"
     columns: list[ColumnUse]
     watch: DenseWatch
+    periods: Periods
     validation: Validation | None
     resumed_from: str | None
     changes: list[str]
@@ -90,6 +93,7 @@ def begin(
     check_tag_free(options, server, stored)
     recipe = recipe_of(options, reader)
     trainer = Trainer(server, recipe, options, context.ranks)
+    periods = Periods(server, trainer, options, checkpoints, context.progress.say)
     if options.progressive:
         trainer.progressive = Progressive(reader.paths, context.ranks)
 
@@ -104,11 +108,13 @@ def begin(
     changes: list[str] = []
     if stored is None:
         base_rate = _set_base_rate(trainer, options, reader, context, check_logs)
+        periods.begin(reader.files, None, is_new_data=True)
     else:
         trainer.check_state(stored.model)
         on_first_rank(context.ranks, "looking at the logs", check_logs)
         changes, new_data = _take_up(server, trainer, stored, options, context)
         checkpoints.boundary.checkpoint_done()
+        periods.begin(reader.files, stored.reader, is_new_data=options.new_data)
         if options.new_data:
             # What is resumed from now on goes on here, not where the run before was.
             checkpoints.take(None, trainer, reader.state_dict())
@@ -116,7 +122,24 @@ def begin(
         for line in changes:
             context.progress.say(line)
     columns = reader.columns
-    watch = DenseWatch(columns, reader.config.transform)
+    _say_columns(columns, reader, context)
+    resumed_from = None if stored is None else str(stored)
+    validation = Validation(trainer, options, checkpoints, context) if options.validates else None
+    return Begun(
+        trainer=trainer,
+        reader=reader,
+        columns=columns,
+        watch=DenseWatch(columns, reader.config.transform),
+        periods=periods,
+        validation=validation,
+        resumed_from=resumed_from,
+        changes=changes,
+        base_rate=base_rate,
+        new_data=new_data,
+    )
+
+
+def _say_columns(columns: Sequence[ColumnUse], reader: "Reader", context: RunContext) -> None:
     for line in format_columns(columns):
         context.progress.say(line)
     rate = reader.config.negative_rate
@@ -124,11 +147,6 @@ def begin(
         context.progress.say(
             f"of the examples with label 0 the share {rate:g} is trained on (--negative-rate)"
         )
-    resumed_from = None if stored is None else str(stored)
-    validation = Validation(trainer, options, checkpoints, context) if options.validates else None
-    return Begun(
-        trainer, reader, columns, watch, validation, resumed_from, changes, base_rate, new_data
-    )
 
 
 def _take_up(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import FINAL_TAG
 from hps.common.json_text import Json
+from hps.train.periods import period_of
 from hps.train.report import peak_rss_bytes
 from hps.train.test_figures import measure_test
 
@@ -59,6 +60,7 @@ def add_end_figures(
     Raises:
         TestFailed: as `measure_test`.
     """
+    figures["period"] = period_of(server)
     figures["rows"] = sum(server.num_rows(name) for name in server.tables)
     if not figures["stopped"]:
         if options.digest:

@@ -1,7 +1,7 @@
 """TrainingLoop: a run's batches, one step after the other, in spans of one depth each.
 
 Above it: `hps.train.run`. Below it: `hps.Pipeline`, `PausingLog`, `Trainer`, `DepthChooser`,
-`Validation`, `StepCheckpoints`.
+`Validation`, `Periods`, `StepCheckpoints`.
 """
 
 from dataclasses import dataclass
@@ -67,6 +67,7 @@ class TrainingLoop:
         self._log = PausingLog(begun.reader, options.accumulate)
         self._trainer = begun.trainer
         self._watch = begun.watch
+        self._periods = begun.periods
         self._checkpoints = checkpoints
         self._depths = depths
         self._progress = context.progress
@@ -80,6 +81,7 @@ class TrainingLoop:
         self._trainer.model.train()
         stages: dict[str, dict[str, float]] = {}
         self._set_pause()
+        self._periods.pause_at_turns(self._log)
         while True:
             batches = self._pipeline(trace)
             try:
@@ -90,7 +92,9 @@ class TrainingLoop:
             add_seconds(stages, batches.seconds())
             position = batches.state_dict()
             is_over = self._log.is_finished or self._is_limit_reached
-            if not self._stopped and (is_over or self._log.is_paused):
+            if not self._stopped and self._log.is_at_turn:
+                self._periods.turn(self._log)
+            elif not self._stopped and (is_over or self._log.is_paused):
                 self._validate()
             if self._stopped or is_over or self._has_enough:
                 break

@@ -27,6 +27,7 @@ from hps.options.data import (
     ValidationOptions,
 )
 from hps.options.declare import check_options
+from hps.options.life import OF_FILE, LifeOptions
 from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
@@ -73,6 +74,7 @@ class TrainOptions(
     ValidationOptions,
     ModelOptions,
     OptimizerOptions,
+    LifeOptions,
     RunOptions,
     OutputOptions,
     SpeedOptions,
@@ -104,6 +106,8 @@ class TrainOptions(
             object.__setattr__(self, "features", Features.load(self.features))
         if self.resume_if_any:
             object.__setattr__(self, "resume", True)
+        if self.advance_every == OF_FILE:
+            object.__setattr__(self, "advance", True)
         if (self.store is None) == (self.remote is None):
             raise ConfigError("rows lie in a store or on servers; give store or remote (--server)")
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
@@ -115,6 +119,11 @@ class TrainOptions(
         self._check_decay()
         self._check_accumulator()
         self._check_validation()
+        if self.advance_every == OF_FILE and self.shuffle_files:
+            raise ConfigError(
+                "advance_every='file' (--advance-every) begins a period with each file, in the "
+                "order of time; leave out shuffle_files (--shuffle-files)"
+            )
         self.cluster_config()
         check_end_tag(self.tag)
         if self.resume_from is not None and not self.resume:
@@ -289,6 +298,7 @@ class TrainOptions(
             optimizer=self._row_optimizer(),
             initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
+            statistics=bool(self.statistics),
         )
 
     @property

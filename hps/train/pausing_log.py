@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from hps.common.json_text import Json, JsonView
+from hps.reader.position import file_of
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class PausingLog(Iterator[Batch]):
         self._num_in_step = 0
         self._num_left: int | None = None  # batches before the pause
         self._num_epochs: int | None = None  # that may have ended before the pause
+        self._file: int | None = None  # before whose end there is no turn
         self.is_paused = False
+        self.is_at_turn = False
         self.is_finished = False
 
     def go_on(self, num_batches: int | None = None, num_epochs: int | None = None) -> None:
@@ -42,7 +45,23 @@ class PausingLog(Iterator[Batch]):
         """
         self._num_left = num_batches
         self._num_epochs = num_epochs
-        self.is_paused = False
+        self.is_paused = self.is_at_turn = False
+
+    def pause_at_turns(self, file: int) -> None:
+        """Has it also pause before each batch of the first epoch that ends in a later file than the
+        batches before it; then `is_at_turn`, too.
+
+        Args:
+            file: place of the file that the last batch has ended in, or the first is to end in.
+        """
+        self._file = file
+
+    def take_turn(self) -> int:
+        """Goes on after a turn, to the pause that was set before; returns the place of the file."""
+        assert self.is_at_turn and self._held is not None
+        self._file = file_of(self._held.position)
+        self.is_paused = self.is_at_turn = False
+        return self._file
 
     @property
     def num_epochs(self) -> int:
@@ -68,11 +87,20 @@ class PausingLog(Iterator[Batch]):
             self._held = batch
             self.is_paused = True
             raise StopIteration
+        if is_between_steps and self._is_turn(batch.position):
+            self._held = batch
+            self.is_paused = self.is_at_turn = True
+            raise StopIteration
         if self._num_left is not None:
             self._num_left -= 1
         self._num_in_step += 1
         self._position = batch.position
         return batch
+
+    def _is_turn(self, position: JsonView) -> bool:
+        if self._file is None or position["epoch"]:
+            return False
+        return file_of(position) > self._file
 
     def _read(self) -> Batch:
         try:
@@ -89,7 +117,7 @@ class PausingLog(Iterator[Batch]):
         """Goes back to a position between two steps that this has yielded. The next pause by number
         is not put back: `go_on` sets it."""
         self._held = None
-        self.is_finished = self.is_paused = False
+        self.is_finished = self.is_paused = self.is_at_turn = False
         self._num_in_step = 0
         self._reader.load_state_dict(state)
         self._position = dict(state)

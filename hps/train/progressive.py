@@ -12,6 +12,7 @@ import torch
 
 from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
+from hps.reader.position import file_of
 from hps.reader.urls import LogFile
 from hps.train.joined_metrics import joined_metrics
 from hps.train.ranks import TrainingRanks
@@ -50,7 +51,7 @@ class Progressive:
             batch: of DATA.
             logits: [B], of the model before the batch's step.
         """
-        place = int(batch.position.get("block", batch.position)["file"])
+        place = file_of(batch.position)
         order = batch.position.get("order")
         name = self._names[place if order is None else order[place]]
         if name != self._file:

@@ -49,6 +49,7 @@ class StoredModel:
         init_std: of their rows; None where it describes none.
         initial_accumulator: of their rows; None of optimizers without.
         weight_decay: of its rows; versions that had none did not store it.
+        statistics: its rows count; None where it describes none.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -60,6 +61,7 @@ class StoredModel:
     init_std: float | None = None
     initial_accumulator: float | None = None
     seed: int | None = None
+    statistics: bool | None = None
 
     @classmethod
     def of(
@@ -83,7 +85,8 @@ class StoredModel:
         columns = of_run[0].dim if of_run else None
         std = table.initializer.std if isinstance(table.initializer, Normal) else None
         start = getattr(table.optimizer, ACCUMULATOR, None)
-        return cls(recipe, columns, table.optimizer.kind, decay, std, start, seed)
+        kind = table.optimizer.kind
+        return cls(recipe, columns, kind, decay, std, start, seed, table.statistics)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -95,6 +98,8 @@ class StoredModel:
         known["embedding_dropout"] = recipe.embedding_dropout
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
+        if self.statistics is not None:
+            known["statistics"] = self.statistics
         return known | recipe.reading()
 
 

@@ -69,6 +69,7 @@ class Trainer:
         self.totals = Totals(ranks=self._ranks)
         self.lineage: list[Json] = []  # checkpoints it descends from, oldest first
         self.evaluations = Evaluations()
+        self.period_file: int | None = None  # as `Periods` has it
         self.progressive: Progressive | None = None  # once somebody wants it
         self._progressive_before: Json | None = None  # of runs before, where nobody wants it now
         # What a user's own class does in training alone is not known.
@@ -217,6 +218,7 @@ class Trainer:
             "totals": self.totals.to_dict(),
             **self.evaluations.to_dict(),
             "lineage": self.lineage[-MOST_ANCESTORS:],
+            "period_file": self.period_file,
             "progressive": (
                 self._progressive_before
                 if self.progressive is None
@@ -274,6 +276,7 @@ class Trainer:
         self.totals = Totals(**state["totals"], ranks=self._ranks)
         self.evaluations = Evaluations.from_dict(state)
         self.lineage = list(state.get("lineage", ()))  # checkpoints of earlier versions lack it
+        self.period_file = state.get("period_file")
         progressive = state.get("progressive")
         if self.progressive is not None and progressive is not None:
             self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)

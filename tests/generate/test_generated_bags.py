@@ -115,7 +115,8 @@ def test_log_odds_are_those_of_the_sums_of_a_bags_keys() -> None:
     for bag in range(4000 * 8):
         row, feature = divmod(bag, 8)
         for one in block.ids[block.offsets[bag] : block.offsets[bag + 1]]:
-            sums[row, feature, 0] += kernels.category_effect(model, feature, one)
+            best = kernels.best_rank(model, feature, one)
+            sums[row, feature, 0] += kernels.category_effect(model, feature, one, best)
             sums[row, feature, 1] += kernels.factor(model, feature, one)
         length = block.offsets[bag + 1] - block.offsets[bag]
         sums[row, feature] -= model.centers[feature, :2] * length

@@ -22,6 +22,8 @@ from hps.train.test_figures import TestFailed as NotMeasured
 class Server:
     """Notes what is asked of it."""
 
+    period = 7
+
     def __init__(self) -> None:
         self.taken: list[tuple[str | None, Any, Any]] = []
         self.tables = {"ads": None, "users": None}
@@ -121,7 +123,7 @@ def test_a_stopped_run_measures_nothing_more() -> None:
     figures: dict[str, Any] = {"stopped": "SIGTERM"}
     add_end_figures(figures, parts()[0], TRAINER, options, context)
     assert figures.pop("peak_rss_bytes") > 0
-    assert figures == {"stopped": "SIGTERM", "rows": 8}
+    assert figures == {"stopped": "SIGTERM", "period": 7, "rows": 8}
 
 
 def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +137,4 @@ def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NotMeasured):
         add_end_figures(figures, parts()[0], TRAINER, options, context)
     digests = {"ads": "digest of ads", "users": "digest of users"}
-    assert figures == {"stopped": None, "rows": 8, "digests": digests}
+    assert figures == {"stopped": None, "period": 7, "rows": 8, "digests": digests}

@@ -1,0 +1,27 @@
+"""The settings of a table that are compared: each by its name, as arguments of hps.TableConfig.
+
+Above it: life_cycle_bench.py. Below it: nothing. A setting is added here and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way to keep a table.
+
+    Args:
+        name: in the report.
+        table: arguments of hps.TableConfig, instead of those of `hps train`.
+        keeps_bits: it learns exactly what the baseline learns; the benchmark fails if not.
+    """
+
+    name: str
+    table: Mapping[str, Any] = field(default_factory=dict)
+    keeps_bits: bool = False
+
+
+BASELINE = Setting(name="none", keeps_bits=True)
+SETTINGS = (Setting(name="statistics", table={"statistics": True}, keeps_bits=True),)
