@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyarrow import csv
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
+from hps.reader.csv_lines import SwallowedLines, ends_in_quote, line_of_row, place_in_words
 from hps.reader.dense_text import MISSING
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
@@ -82,8 +84,9 @@ class CsvFiles:
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
-        with _reader(path, self._parse_options(path, deque(), [], skips=True), convert) as reader:
-            batch = _next(reader.read_next, path, 0, names)
+        words = _Words(path, self._delimiter(path), names)
+        with _reader(words, self._parse_options(path, deque(), [], skips=True), convert) as reader:
+            batch = _next(reader.read_next, words, 0)
         if batch is None:
             return set()
         pattern = r"^\s*[+-]?\d*\s*$"
@@ -102,10 +105,10 @@ class CsvFiles:
             yield from self._pieces(path, columns, first_row, like, opened)
         except DataError as error:
             if opened:  # which says more than what is wrong with that row
-                raise _unclosed(f"{path}, row {opened[0]}") from error
+                raise _unclosed(path, opened[0], self._delimiter(path)) from error
             raise
         if opened:
-            raise _unclosed(f"{path}, row {opened[0]}")
+            raise _unclosed(path, opened[0], self._delimiter(path))
 
     def _pieces(
         self,
@@ -122,30 +125,42 @@ class CsvFiles:
         types = dict.fromkeys(columns.names(), pa.binary())
         types |= dict.fromkeys(numbers, pa.string() if is_lenient else pa.float64())
         bad: deque[int] = deque()  # rows that could not be divided, from 1
-        row, advice = first_row, self._config.advice("row")
+        row = first_row
         options = self._parse_options(path, bad, opened)
         header = self._header(path)
         _check_header(path, header, columns.names(), like)
-        # The last one, too: what a quote that is not closed has swallowed would end up there.
-        names = list(dict.fromkeys([*columns.names(), header[-1]]))
-        types.setdefault(header[-1], pa.binary())
-        convert = csv.ConvertOptions(column_types=types, include_columns=names)
+        # Those that are left out, too: what a quote has swallowed may end up there.
+        once = [name for name in header if header.count(name) == 1 or name == header[-1]]
+        names = list(dict.fromkeys([*columns.names(), *once]))
+        convert = csv.ConvertOptions(
+            column_types={**dict.fromkeys(names, pa.binary()), **types}, include_columns=names
+        )
+        read_columns = list(dict.fromkeys([*columns.names(), header[-1]]))
+        delimiter = self._delimiter(path)
+        words = _Words(path, delimiter, header, self._config.advice("row"))
+        swallowed = SwallowedLines(path, header, columns.label, delimiter)
         last: object = None
         with (
-            _reader(path, options, convert, first_row, header, advice) as reader,
+            _reader(words, options, convert, first_row) as reader,
             _ahead(reader, self._config.num_threads()) as read,
         ):
             while True:
-                batch = _next(read, path, row, header, advice)
+                batch = _next(read, words, row)
                 if batch is None:
                     break
                 if len(batch):
                     last = batch.column(header[-1])[-1].as_py()
                 piece, row = self._piece(batch, row, bad, numbers if is_lenient else [])
+                swallowed.look(piece.batch, header, piece.row_ends)
+                piece = replace(
+                    piece,
+                    batch=piece.batch.select(read_columns),
+                    place_of=lambda row: place_in_words(path, row, delimiter),
+                )
                 yield self._without_blanks(piece, path, columns)
         text = last.encode() if isinstance(last, str) else last
         if isinstance(text, bytes) and b"\n" in text:
-            _check_quotes(path, text)
+            _check_quotes(path, text, delimiter)
         if bad:
             yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
 
@@ -155,8 +170,9 @@ class CsvFiles:
 
     def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
+        words = _Words(path, self._delimiter(path))
         return _reader(
-            path, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
+            words, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
         )
 
     def _piece(
@@ -205,13 +221,18 @@ class CsvFiles:
                 return piece
         mask = ~is_blank.to_numpy(zero_copy_only=False)
         if columns.label is None:
-            row = int(piece.row_ends[np.argmin(mask)])
+            where = piece.row_in_words(int(np.argmin(mask)))
             raise DataError(
-                f"{path}, row {row}: nothing is in it, and without a column of labels it may be a "
+                f"{path}, {where}: nothing is in it, and without a column of labels it may be a "
                 "blank line or an example; leave it out"
             )
         kept = batch.filter(pa.array(mask))
-        return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
+        return replace(
+            piece, batch=kept, row_ends=piece.row_ends[mask], num_bad=piece.num_bad[mask]
+        )
+
+    def _delimiter(self, path: LogFile) -> str:
+        return self._config.delimiter or told_delimiter(path)
 
     def _parse_options(
         self, path: LogFile, bad: deque[int], opened: list[int], *, skips: bool = False
@@ -219,7 +240,7 @@ class CsvFiles:
         """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
         skipped, `opened` that of one that ends within a quote: the file's last."""
         skips |= self._config.on_error == "skip"
-        delimiter = self._config.delimiter or told_delimiter(path)
+        delimiter = self._delimiter(path)
 
         def bad_row(row: csv.InvalidRow) -> str:
             if ends_in_quote(row.text or "", delimiter):
@@ -247,7 +268,7 @@ def told_delimiter(path: LogFile) -> str:
         try:
             head = file.read(_BLOCK_BYTES)
         except OSError as error:
-            raise _failure(path, error, 0, []) from error
+            raise _Words(path, None).failure(error, 0) from error
     if head.startswith(b"PAR1"):
         raise DataError(f"{path} is a parquet file, and is read as csv; give a log of csv")
     line = head.split(b"\n")[0]
@@ -263,26 +284,71 @@ def told_delimiter(path: LogFile) -> str:
     return max(DELIMITERS, key=unquoted.count)
 
 
+@dataclass(frozen=True)
+class _Words:
+    """What pyarrow says of a file, in the words of the file.
+
+    Args:
+        delimiter: None before it is known.
+        header: the names of the columns that are read, by their places.
+    """
+
+    path: LogFile
+    delimiter: str | None
+    header: Sequence[str] = ()
+    advice: str = _CORRECT
+
+    def failure(self, error: Exception, row: int) -> Exception:
+        """`row` rows of the file had been read before."""
+        if isinstance(error, StoreError):
+            return error
+        path, advice = self.path, self.advice
+        if isinstance(error, OSError) and error.errno is not None:
+            return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
+        found = _BAD_VALUE.search(str(error))
+        if found is not None and self.header:
+            where = self._at(int(found[2]) - 1) if found[2] else self._after(row)
+            return DataError(
+                f"{path}, {where}: column {self.header[int(found[1])]!r} holds {found[3]!r}, which "
+                f"is no number of its kind; {advice}"
+            )
+        found = _BAD_ROW.search(str(error))
+        if found is not None:
+            return DataError(
+                f"{path}, {self._at(int(found[1]) - 1)}: {found[3]} columns, and the header has "
+                f"{found[2]}: {found[4][:60]!r}; {advice}"
+            )
+        if _TOO_LONG in str(error):
+            return DataError(
+                f"{path}, {self._after(row)}: a row of more than {_BLOCK_BYTES} bytes; a quote "
+                "that is opened there and never closed takes in all lines after it"
+            )
+        return DataError(f"{path}, {self._after(row)}: {error}")
+
+    def _at(self, row: int) -> str:
+        return place_in_words(self.path, row, self.delimiter or DELIMITERS[0])
+
+    def _after(self, row: int) -> str:
+        if self.delimiter is None:
+            return f"after row {row}"
+        return f"from line {line_of_row(self.path, row + 1, self.delimiter)} on (after row {row})"
+
+
 @contextmanager
 def _reader(
-    path: LogFile,
-    parse: Parse,
-    convert: csv.ConvertOptions,
-    first_row: int = 0,
-    header: Sequence[str] = (),
-    advice: str = _CORRECT,
+    words: _Words, parse: Parse, convert: csv.ConvertOptions, first_row: int = 0
 ) -> Iterator[Blocks]:
     read = csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
     )
     try:
-        blocks = Blocks(path, read, parse, convert)
+        blocks = Blocks(words.path, read, parse, convert)
     except StoreError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, first_row, header, advice) from error
+        raise words.failure(error, first_row) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
+        raise DataError(f"{words.path}: its header is not UTF-8 ({error})") from None
     with closing(blocks):
         yield blocks
 
@@ -311,55 +377,16 @@ def _ahead(blocks: Blocks, num_threads: int) -> Iterator[Callable[[], pa.RecordB
         yield read
 
 
-def _next(
-    read: Callable[[], pa.RecordBatch],
-    path: LogFile,
-    row: int,
-    header: list[str],
-    advice: str = _CORRECT,
-) -> pa.RecordBatch | None:
+def _next(read: Callable[[], pa.RecordBatch], words: _Words, row: int) -> pa.RecordBatch | None:
     try:
         return read()
     except StopIteration:
         return None
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, row, header, advice) from error
+        raise words.failure(error, row) from error
 
 
-def _failure(
-    path: LogFile,
-    error: Exception,
-    row: int,
-    header: Sequence[str],
-    advice: str = _CORRECT,
-) -> Exception:
-    """What pyarrow has said, in the words of the file."""
-    if isinstance(error, StoreError):
-        return error
-    if isinstance(error, OSError) and error.errno is not None:
-        return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
-    found = _BAD_VALUE.search(str(error))
-    if found is not None and header:
-        where = f"row {int(found[2]) - 1}" if found[2] else f"after row {row}"
-        return DataError(
-            f"{path}, {where}: column {header[int(found[1])]!r} holds {found[3]!r}, which is no "
-            f"number of its kind; {advice}"
-        )
-    found = _BAD_ROW.search(str(error))
-    if found is not None:
-        return DataError(
-            f"{path}, row {int(found[1]) - 1}: {found[3]} columns, and the header has {found[2]}: "
-            f"{found[4][:60]!r}; {advice}"
-        )
-    if _TOO_LONG in str(error):
-        return DataError(
-            f"{path}, after row {row}: a row of more than {_BLOCK_BYTES} bytes; a quote that is "
-            "opened there and never closed takes in all lines after it"
-        )
-    return DataError(f"{path}, after row {row}: {error}")
-
-
-def _check_quotes(path: LogFile, last: bytes) -> None:
+def _check_quotes(path: LogFile, last: bytes, delimiter: str) -> None:
     """DataError if the last value of a file, which holds a line end, has a quote that is not
     closed: then it goes on to the end of the file."""
     opened = b'"' + last.replace(b'"', b'""')
@@ -373,35 +400,17 @@ def _check_quotes(path: LogFile, last: bytes) -> None:
     # look like one that opens it.
     is_closed = tail.endswith(closed) or without_end.endswith(closed)
     if not is_closed and (tail.endswith(opened) or without_end.endswith(opened)):
-        raise _unclosed(str(path))
+        raise _unclosed(path, None, delimiter)
 
 
-def _unclosed(where: str) -> DataError:
+def _unclosed(path: LogFile, row: int | None, delimiter: str) -> DataError:
+    """Of a row that ends within a quote; None for the file's last one."""
+    line = line_of_row(path, row, delimiter)
+    where = f"line {line}" if row is None else f"line {line} (row {row})"
     return DataError(
-        f"{where}: a quote is opened and never closed, and has taken in all lines after it; "
-        "correct the file (a quote within a value is written twice, in a quoted value)"
+        f"{path}, {where}: a quote is opened and never closed, and has taken in all lines after "
+        "it; correct the file (a quote within a value is written twice, in a quoted value)"
     )
-
-
-def ends_in_quote(row: str, delimiter: str) -> bool:
-    """True of a row whose last value opens a quote and does not close it, as pyarrow reads it: a
-    quote opens at the beginning of a value alone.
-
-    >>> [ends_in_quote(row, ",") for row in ('a,"b', 'a,"b"', 'a,b"', 'a,"b""', '"a","b,"c')]
-    [True, False, False, True, False]
-    """
-    place = 0
-    while True:
-        if row.startswith('"', place):
-            place += 1
-            while (place := row.find('"', place)) >= 0 and row.startswith('"', place + 1):
-                place += 2  # a quote that is written twice
-            if place < 0:
-                return True
-            place += 1  # what follows a closed quote belongs to the value
-        place = row.find(delimiter, place) + 1
-        if not place:
-            return False
 
 
 def _check_header(path: LogFile, header: list[str], wanted: list[str], like: LogFile) -> None:

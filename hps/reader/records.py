@@ -51,6 +51,8 @@ class Piece:
         total_bad: those before all, and after the last.
         within: of rows that came in record batches: the number of theirs, from 1, and the rows
             before it.
+        place_of: of a file whose rows may take several lines: where a row is, in words, which may
+            take reading the file.
     """
 
     batch: pa.RecordBatch
@@ -58,10 +60,13 @@ class Piece:
     num_bad: NDArray[np.int64]
     total_bad: int
     within: tuple[int, int] | None = None
+    place_of: Callable[[int], str] | None = None
 
     def row_in_words(self, place: int) -> str:
         """Where one of its rows is."""
         row = int(self.row_ends[place])
+        if self.place_of is not None:
+            return self.place_of(row)
         if self.within is None:
             return f"row {row}"
         number, before = self.within
