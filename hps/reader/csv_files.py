@@ -119,7 +119,7 @@ class CsvFiles:
         opened: list[int],
     ) -> Iterator[Piece]:
         """As `pieces`; `opened` gets the row that ends within a quote."""
-        numbers = columns.numbers()
+        numbers = [name for name in columns.numbers() if name not in columns.kept]
         is_lenient = self._config.on_error == "skip"
         # Of features the raw bytes, which are hashed; what is empty is missing: records.py.
         types = dict.fromkeys(columns.names(), pa.binary())

@@ -203,8 +203,8 @@ class RecordReader(Reader):
     def raw_rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns as the files have them, of all examples of the first epoch, in its order.
 
-        Text of csv is bytes; its numbers that a model reads as such are float64. The reader's own
-        place does not move.
+        Values of csv are the bytes of their text, also of numbers. The reader's own place does not
+        move.
 
         Raises:
             DataError, StoreError: as reading raises it.
