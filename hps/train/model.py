@@ -205,6 +205,7 @@ class Model:
                 return self._to_score(few)
         import pyarrow as pa
 
+        from hps.reader.columns import value_type
         from hps.reader.dense_text import FORMATS, with_numbers
         from hps.reader.records import Piece
         from hps.train.given_columns import (
@@ -235,7 +236,9 @@ class Model:
             given = with_numbers(given, dense, columns.config.format)
         columns.check("predict: the batch", given.schema, "the model's log")
         given = given.select(known)
-        flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
+        flags = [
+            one.name for one in given.schema if is_csv and pa.types.is_boolean(value_type(one.type))
+        ]
         if flags:
             raise ConfigError(
                 f"predict: columns {flags} are booleans, and keys of csv come from its text; give "

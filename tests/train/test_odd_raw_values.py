@@ -285,6 +285,33 @@ def test_rows_of_a_csv_reader_are_scored_as_they_are(text_logs: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("many", [1, 90])
+def test_a_list_of_a_csv_model_is_the_one_value_in_it(text_logs: dict[str, Any], many: int) -> None:
+    """An empty text has no key there, also within a list; several values are no row of csv."""
+    model, _, _, _ = text_logs["csv"]
+    texts = [*TEXTS, None] * many
+    columns = {"user": texts, "price": ["1"] * len(texts), "size": ["2"] * len(texts)}
+    expected = model.predict(columns)
+    in_lists: list[Any] = [
+        [[text] for text in texts],
+        [[None, text] for text in texts],
+        [[text] if text else [] for text in texts],
+        pa.array([[text] for text in texts], pa.list_(pa.string(), 1)),
+    ]
+    for values in in_lists:
+        assert torch.equal(model.predict({**columns, "user": values}), expected)
+    whole = {name: ["7"] * many for name in columns}
+    as_numbers = model.predict({**whole, "user": [[7]] * many})
+    assert torch.equal(as_numbers, model.predict(whole))
+    several = [["a"], [], ["a", None], ["a", "b"], ["a", "b"]] * many
+    row = {name: ["1"] * len(several) for name in columns}
+    told = r"predict, row 4: column 'user' holds \['a', 'b'\], and a csv log has one value"
+    with pytest.raises(hps.DataError, match=told):
+        model.predict({**row, "user": several})
+    with pytest.raises(hps.ConfigError, match="booleans"):
+        model.predict({**whole, "user": [[True]] * many})
+
+
+@pytest.mark.parametrize("many", [1, 90])
 @pytest.mark.parametrize(
     ("kind", "bad", "told"),
     [
