@@ -6,10 +6,10 @@ divided into the header's columns is a bad row; a row without anything in it is 
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +19,17 @@ from pyarrow import csv
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
-from hps.reader.csv_lines import SwallowedLines, ends_in_quote, line_of_row, place_in_words
+from hps.reader.csv_lines import SwallowedLines, ends_in_quote, place_in_words
+from hps.reader.csv_words import BLOCK_BYTES, DELIMITERS, Words, unclosed
 from hps.reader.dense_text import MISSING
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
 
-DELIMITERS = (",", "\t", ";", "|")
-_BLOCK_BYTES = 1 << 20
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
-_BAD_VALUE = re.compile(r"column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'", re.DOTALL)
-_BAD_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-_TOO_LONG = "straddl"
+_WHOLE = r"^\s*[+-]?\d*\s*$"
+_ZERO_FIRST = r"^\s*[+-]?0\d"
+LEADING_ZEROS = "leading_zeros"  # in the metadata of a field of text that looks like whole numbers
 _QUOTED = re.compile(r'"[^"]*"')
-_CORRECT = "correct the row"
 
 
 class CsvFiles:
@@ -64,37 +62,52 @@ class CsvFiles:
             raise DataError(
                 f"{path}: column {empty[0]} has no name in the header; name it, or leave it out"
             )
-        floats = [field.name for field in fields if pa.types.is_floating(field.type)]
-        whole = self._too_large(path, [name for name in floats if name not in self._named])
-        return [pa.field(one.name, self._kind_of(one, whole)) for one in fields]
+        numbers = [
+            field.name
+            for field in fields
+            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        ]
+        whole, zeros = self._whole(path, [name for name in numbers if not self._is_number(name)])
+        return [self._field_of(field, whole, zeros) for field in fields]
 
-    def _kind_of(self, field: pa.Field, whole: Collection[str]) -> pa.DataType:
-        if field.name in (self._config.dense_columns or ()) or field.name == self._config.weight:
-            return pa.float64()
-        if field.name in self._named:
-            return pa.string()
-        if field.name == self._config.group and pa.types.is_floating(field.type):
-            return pa.string()
-        return pa.uint64() if field.name in whole else _plain(field.type)
+    def _is_number(self, name: str) -> bool:
+        """It is read as numbers whatever its values look like."""
+        of_numbers = (self._config.label, self._config.weight, *(self._config.dense_columns or ()))
+        return name in of_numbers
 
-    def _too_large(self, path: LogFile, names: list[str]) -> set[str]:
-        """Those columns whose numbers are all whole: some are beyond 63 bits."""
+    def _field_of(
+        self, field: pa.Field, whole: Collection[str], zeros: Collection[str]
+    ) -> pa.Field:
+        name, kind = field.name, _plain(field.type)
+        is_float = pa.types.is_floating(field.type)
+        if name in (self._config.dense_columns or ()) or name == self._config.weight:
+            kind = pa.float64()
+        elif name in self._named or name in zeros or (name == self._config.group and is_float):
+            kind = pa.string()
+        elif name in whole and is_float:
+            kind = pa.uint64()  # some are beyond 63 bits
+        return pa.field(name, kind, metadata={LEADING_ZEROS: ""} if name in zeros else None)
+
+    def _whole(self, path: LogFile, names: list[str]) -> tuple[set[str], set[str]]:
+        """Those columns whose numbers are all whole, and those of them of which some begin with 0,
+        which numbers would lose: zip codes, ids."""
         if not names:
-            return set()
+            return set(), set()
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
-        words = _Words(path, self._delimiter(path), names)
+        words = Words(path, self._delimiter(path), names)
         with _reader(words, self._parse_options(path, deque(), [], skips=True), convert) as reader:
             batch = _next(reader.read_next, words, 0)
         if batch is None:
-            return set()
-        pattern = r"^\s*[+-]?\d*\s*$"
-        return {
-            name
-            for name in names
-            if pc.all(pc.match_substring_regex(batch.column(name), pattern), min_count=0).as_py()
-        }
+            return set(), set()
+
+        def matches(name: str, pattern: str) -> pa.Array:
+            return pc.match_substring_regex(batch.column(name), pattern)
+
+        whole = {name for name in names if pc.all(matches(name, _WHOLE), min_count=0).as_py()}
+        zeros = {name for name in whole if pc.any(matches(name, _ZERO_FIRST)).as_py()}
+        return whole, zeros
 
     def pieces(
         self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
@@ -105,10 +118,10 @@ class CsvFiles:
             yield from self._pieces(path, columns, first_row, like, opened)
         except DataError as error:
             if opened:  # which says more than what is wrong with that row
-                raise _unclosed(path, opened[0], self._delimiter(path)) from error
+                raise unclosed(path, opened[0], self._delimiter(path)) from error
             raise
         if opened:
-            raise _unclosed(path, opened[0], self._delimiter(path))
+            raise unclosed(path, opened[0], self._delimiter(path))
 
     def _pieces(
         self,
@@ -137,7 +150,7 @@ class CsvFiles:
         )
         read_columns = list(dict.fromkeys([*columns.names(), header[-1]]))
         delimiter = self._delimiter(path)
-        words = _Words(path, delimiter, header, self._config.advice("row"))
+        words = Words(path, delimiter, header, self._config.advice("row"))
         swallowed = SwallowedLines(path, header, columns.label, delimiter)
         last: object = None
         with (
@@ -170,7 +183,7 @@ class CsvFiles:
 
     def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
-        words = _Words(path, self._delimiter(path))
+        words = Words(path, self._delimiter(path))
         return _reader(
             words, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
         )
@@ -266,9 +279,9 @@ def told_delimiter(path: LogFile) -> str:
     """
     with open_unpacked(path) as file:
         try:
-            head = file.read(_BLOCK_BYTES)
+            head = file.read(BLOCK_BYTES)
         except OSError as error:
-            raise _Words(path, None).failure(error, 0) from error
+            raise Words(path, None).failure(error, 0) from error
     if head.startswith(b"PAR1"):
         raise DataError(f"{path} is a parquet file, and is read as csv; give a log of csv")
     line = head.split(b"\n")[0]
@@ -284,62 +297,12 @@ def told_delimiter(path: LogFile) -> str:
     return max(DELIMITERS, key=unquoted.count)
 
 
-@dataclass(frozen=True)
-class _Words:
-    """What pyarrow says of a file, in the words of the file.
-
-    Args:
-        delimiter: None before it is known.
-        header: the names of the columns that are read, by their places.
-    """
-
-    path: LogFile
-    delimiter: str | None
-    header: Sequence[str] = ()
-    advice: str = _CORRECT
-
-    def failure(self, error: Exception, row: int) -> Exception:
-        """`row` rows of the file had been read before."""
-        if isinstance(error, StoreError):
-            return error
-        path, advice = self.path, self.advice
-        if isinstance(error, OSError) and error.errno is not None:
-            return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
-        found = _BAD_VALUE.search(str(error))
-        if found is not None and self.header:
-            where = self._at(int(found[2]) - 1) if found[2] else self._after(row)
-            return DataError(
-                f"{path}, {where}: column {self.header[int(found[1])]!r} holds {found[3]!r}, which "
-                f"is no number of its kind; {advice}"
-            )
-        found = _BAD_ROW.search(str(error))
-        if found is not None:
-            return DataError(
-                f"{path}, {self._at(int(found[1]) - 1)}: {found[3]} columns, and the header has "
-                f"{found[2]}: {found[4][:60]!r}; {advice}"
-            )
-        if _TOO_LONG in str(error):
-            return DataError(
-                f"{path}, {self._after(row)}: a row of more than {_BLOCK_BYTES} bytes; a quote "
-                "that is opened there and never closed takes in all lines after it"
-            )
-        return DataError(f"{path}, {self._after(row)}: {error}")
-
-    def _at(self, row: int) -> str:
-        return place_in_words(self.path, row, self.delimiter or DELIMITERS[0])
-
-    def _after(self, row: int) -> str:
-        if self.delimiter is None:
-            return f"after row {row}"
-        return f"from line {line_of_row(self.path, row + 1, self.delimiter)} on (after row {row})"
-
-
 @contextmanager
 def _reader(
-    words: _Words, parse: Parse, convert: csv.ConvertOptions, first_row: int = 0
+    words: Words, parse: Parse, convert: csv.ConvertOptions, first_row: int = 0
 ) -> Iterator[Blocks]:
     read = csv.ReadOptions(
-        use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
+        use_threads=False, block_size=BLOCK_BYTES, skip_rows_after_names=first_row
     )
     try:
         blocks = Blocks(words.path, read, parse, convert)
@@ -377,7 +340,7 @@ def _ahead(blocks: Blocks, num_threads: int) -> Iterator[Callable[[], pa.RecordB
         yield read
 
 
-def _next(read: Callable[[], pa.RecordBatch], words: _Words, row: int) -> pa.RecordBatch | None:
+def _next(read: Callable[[], pa.RecordBatch], words: Words, row: int) -> pa.RecordBatch | None:
     try:
         return read()
     except StopIteration:
@@ -393,24 +356,14 @@ def _check_quotes(path: LogFile, last: bytes, delimiter: str) -> None:
     closed = opened + b'"'
     tail = b""
     with open_unpacked(path) as file:
-        while piece := file.read(_BLOCK_BYTES):
+        while piece := file.read(BLOCK_BYTES):
             tail = (tail + piece)[-len(closed) - len(b"\r\n") :]
     without_end = tail.removesuffix(b"\n").removesuffix(b"\r")
     # Of a value that is a line end alone, the quote that closes it and the file's last line end
     # look like one that opens it.
     is_closed = tail.endswith(closed) or without_end.endswith(closed)
     if not is_closed and (tail.endswith(opened) or without_end.endswith(opened)):
-        raise _unclosed(path, None, delimiter)
-
-
-def _unclosed(path: LogFile, row: int | None, delimiter: str) -> DataError:
-    """Of a row that ends within a quote; None for the file's last one."""
-    line = line_of_row(path, row, delimiter)
-    where = f"line {line}" if row is None else f"line {line} (row {row})"
-    return DataError(
-        f"{path}, {where}: a quote is opened and never closed, and has taken in all lines after "
-        "it; correct the file (a quote within a value is written twice, in a quoted value)"
-    )
+        raise unclosed(path, None, delimiter)
 
 
 def _check_header(path: LogFile, header: list[str], wanted: list[str], like: LogFile) -> None:

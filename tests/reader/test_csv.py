@@ -332,7 +332,7 @@ def same(batch: hps.Batch, other: hps.Batch) -> bool:
 def test_a_reader_goes_on_from_any_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, bad: bool
 ) -> None:
-    monkeypatch.setattr(under_test, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(under_test, "BLOCK_BYTES", block)
     logs = [many(tmp_path / "0.csv", bad=bad), many(tmp_path / "1.csv", 70, 1, bad)]
     on_error = "skip" if bad else "raise"
     config = ReaderConfig(batch_size=64, epochs=2, on_error=on_error, dense_columns=["c"])
