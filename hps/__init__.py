@@ -3,10 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hps.common.initializers import Constant, Normal, Uniform
-from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
 from hps.common.version import __version__ as __version__
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import (
     CapacityError,
     ClusterError,
@@ -23,6 +20,9 @@ from hps.errors import (
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
     from hps.cluster.parameter_server import ClusterParameterServer
+    from hps.common.initializers import Constant, Normal, Uniform
+    from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
+    from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
     from hps.features.features import Features
     from hps.nn.embedding import SparseEmbedding
     from hps.nn.embeddings import SparseEmbeddings
@@ -80,9 +80,16 @@ __all__ = [
     "keys_of",
 ]
 
-# Loaded at first use: these need numpy, most the native module and torch, too; `hps --help` waits
-# for none of them.
+# Loaded at first use: most need numpy, the native module and torch, and what declares fields takes
+# its time, too; `hps --help` waits for none of them.
 _LAZY = {
+    **dict.fromkeys(("Constant", "Normal", "Uniform"), "hps.common.initializers"),
+    **dict.fromkeys(("FTRL", "SGD", "Adagrad", "Adam", "RowWiseAdagrad"), "hps.common.optimizers"),
+    "Config": "hps.config",
+    "DramCacheConfig": "hps.config",
+    "GpuCacheConfig": "hps.config",
+    "SsdStoreConfig": "hps.config",
+    "TableConfig": "hps.config",
     "Batch": "hps.types",
     "Ids": "hps.types",
     "ClusterConfig": "hps.cluster.config",
@@ -108,8 +115,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "types":  # a module that users read numbers from
-        return import_module("hps.types")
+    if name in ("config", "types"):  # modules that users read numbers from
+        return import_module(f"hps.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'hps' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)
