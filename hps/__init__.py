@@ -3,11 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hps.common.expiry import Expiry
-from hps.common.initializers import Constant, Normal, Uniform
-from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
 from hps.common.version import __version__ as __version__
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.errors import (
     CapacityError,
     ClusterError,
@@ -24,6 +20,10 @@ from hps.errors import (
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
     from hps.cluster.parameter_server import ClusterParameterServer
+    from hps.common.expiry import Expiry
+    from hps.common.initializers import Constant, Normal, Uniform
+    from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
+    from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
     from hps.features.features import Features
     from hps.nn.embedding import SparseEmbedding
     from hps.nn.embeddings import SparseEmbeddings
@@ -82,9 +82,16 @@ __all__ = [
     "keys_of",
 ]
 
-# Loaded at first use: these need numpy, most the native module and torch, too; `hps --help` waits
-# for none of them.
+# Loaded at first use: most need numpy, the native module and torch, and what declares fields takes
+# its time, too; `hps --help` waits for none of them.
 _LAZY = {
+    **dict.fromkeys(("Constant", "Normal", "Uniform"), "hps.common.initializers"),
+    **dict.fromkeys(("FTRL", "SGD", "Adagrad", "Adam", "RowWiseAdagrad"), "hps.common.optimizers"),
+    "Config": "hps.config",
+    "DramCacheConfig": "hps.config",
+    "GpuCacheConfig": "hps.config",
+    "SsdStoreConfig": "hps.config",
+    "TableConfig": "hps.config",
     "Batch": "hps.types",
     "Ids": "hps.types",
     "ClusterConfig": "hps.cluster.config",
@@ -92,6 +99,7 @@ _LAZY = {
     "open": "hps.parameter_server.open_server",
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
+    "Expiry": "hps.common.expiry",
     "Features": "hps.features.features",
     "Model": "hps.train.model",
     "key_of": "hps.reader.keys",
@@ -110,8 +118,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "types":  # a module that users read numbers from
-        return import_module("hps.types")
+    if name in ("config", "types"):  # modules that users read numbers from
+        return import_module(f"hps.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'hps' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

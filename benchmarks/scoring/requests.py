@@ -126,6 +126,22 @@ def milliseconds(call: Call, num_requests: int, callers: int, num_calls: int) ->
     return taken.ravel() / 1e6
 
 
+def call_rates(
+    logs: Logs, callers: int, num_calls: int, repetitions: int
+) -> tuple[Samples, Samples]:
+    """Calls of one row a second of all threads together, and of one thread, in turn; figures a
+    repetition."""
+    rates: dict[int, list[float]] = {callers: [], 1: []}
+    with Model.load(logs.store, dram="1GiB") as model:
+        calls, num_requests = calls_of(model, logs, 1)
+        for _ in range(repetitions):
+            for count, found in rates.items():
+                start = time.perf_counter()
+                milliseconds(calls[HPS], num_requests, count, num_calls)
+                found.append(count * (num_calls + _WARM_UP) / (time.perf_counter() - start))
+    return Samples(tuple(rates[callers])), Samples(tuple(rates[1]))
+
+
 def request_times(
     logs: Logs, size: int, callers: int, num_calls: int, repetitions: int
 ) -> dict[str, dict[str, Samples]]:

@@ -16,10 +16,12 @@ import torch
 
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.scoring.passes import EVALUATE, PREDICT, VALIDATE, Logs, pass_rates
-from benchmarks.scoring.requests import HPS, PERCENTILES, TORCH, request_times
+from benchmarks.scoring.requests import HPS, PERCENTILES, TORCH, call_rates, request_times
 
 # Both do what `hps evaluate` does, and hold their own.
 PASS_FLOOR = 0.95
+# Threads that share a model make at least the calls of one.
+RATE_FLOOR = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,25 @@ def request_rows(logs: Logs, options: dict[str, Any]) -> list[Row]:
     return found
 
 
+def rate_rows(logs: Logs, options: dict[str, Any]) -> list[Row]:
+    """Calls a second of several threads that share a model, beside one thread's."""
+    found = []
+    for callers in options["callers"]:
+        if callers == 1:
+            continue
+        several, one = call_rates(logs, callers, options["calls"], options["repetitions"])
+        found.append(
+            comparison_row(
+                {"what": HPS, "rows": 1, "callers": callers, "percentile": ""},
+                "calls/s",
+                several,
+                ("hps.Model.predict of one thread", one),
+                floor=RATE_FLOOR,
+            )
+        )
+    return found
+
+
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Whole logs, then requests; see add_arguments for the options."""
     if smoke:
@@ -81,6 +102,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             sizes = (int(options[name]) for name in ("examples", "scored", "keys"))
             logs = Logs(Path(folder), *sizes)
             rows = pass_rows(logs, options) + request_rows(logs, options)
+            rows += rate_rows(logs, options)
     finally:
         torch.set_num_threads(threads_before)
     kept = ("examples", "scored", "keys", "dim", "sizes", "callers", "calls")

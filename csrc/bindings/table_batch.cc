@@ -99,6 +99,22 @@ Array Cast(nb::handle value, const char* what) {
   return array;
 }
 
+constexpr int64_t kFewKeys = 1024;
+
+// Lets Python's lock go while many keys are worked on. With few it is kept: the caller holds the
+// server's lock, and a thread that let Python's go for some microseconds would wait for both, as
+// would every other, however many score one example at a time. Native code waits for no thread that
+// needs Python.
+class UnlockedIfLong {
+ public:
+  explicit UnlockedIfLong(int64_t num_keys) {
+    if (num_keys > kFewKeys) unlocked_.emplace();
+  }
+
+ private:
+  std::optional<nb::gil_scoped_release> unlocked_;
+};
+
 // A batch, and the arrays that it has not copied yet.
 class Handle {
  public:
@@ -135,7 +151,8 @@ class Handle {
       kept.Add(own, starts, factors);
     }
     kept_ = std::move(kept);
-    nb::gil_scoped_release unlocked;
+    num_keys_ = NumKeys(pieces);
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Begin(pieces, num_examples);
   }
 
@@ -180,7 +197,8 @@ class Handle {
     Kept kept;
     kept.Add(keys, offsets, weights);
     kept_ = std::move(kept);
-    nb::gil_scoped_release unlocked;
+    num_keys_ = NumKeys(pieces);
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Begin(pieces, num_examples);
   }
 
@@ -189,7 +207,7 @@ class Handle {
     CheckPlaces(places, out.shape(0), out.shape(1));
     const OutputValues values = ValuesOf(out);
     const Kept kept = std::move(kept_);
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Pull(places.tables, places.width, values);
     return IsWhole();
   }
@@ -197,14 +215,14 @@ class Handle {
   bool Hold() {
     CheckStage(TableBatch::Stage::kBegun);
     const Kept kept = std::move(kept_);
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Hold();
     return IsWhole();
   }
 
   bool Find() {
     CheckPlans();
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Find();
     return IsWhole();
   }
@@ -213,7 +231,7 @@ class Handle {
     CheckPlans();
     CheckPlaces(places, out.shape(0), out.shape(1));
     const OutputValues values = ValuesOf(out);
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Pool(places.tables, places.width, values);
   }
 
@@ -229,7 +247,7 @@ class Handle {
                "uint8 labels [B] are needed");
     const GradientValues values = ValuesOf(gradients);
     const uint8_t* flags = labels ? labels->data() : nullptr;
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Sum(places.tables, places.width, values, flags, rates);
     return Culprit();
   }
@@ -237,12 +255,12 @@ class Handle {
   void Apply(const std::vector<float>& rates) {
     CheckPlans();
     CheckRates(rates);
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Apply(rates);
   }
 
   void Release() {
-    nb::gil_scoped_release unlocked;
+    const UnlockedIfLong unlocked(num_keys_);
     batch_.Release();
   }
 
@@ -278,6 +296,13 @@ class Handle {
                  "caches that share their threads are needed");
     }
     return caches;
+  }
+  static int64_t NumKeys(const std::vector<std::vector<TablePiece>>& pieces) {
+    int64_t count = 0;
+    for (const std::vector<TablePiece>& of_table : pieces) {
+      for (const TablePiece& piece : of_table) count += piece.count;
+    }
+    return count;
   }
   static Weights WeightsOf(nb::handle weights) {
     if (weights.is_none()) return {};
@@ -332,6 +357,7 @@ class Handle {
 
   TableBatch batch_;
   Kept kept_;
+  int64_t num_keys_ = 0;  // taken
 };
 
 template <class Value>

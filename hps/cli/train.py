@@ -180,15 +180,18 @@ def is_told_elsewhere(error: HpsError, rank: int) -> bool:
     return found is not None and int(found[1]) != rank
 
 
-def _where_it_stands(limit: int, num_examples: int) -> str:
+def _why_nothing_is_left(limit: int, epochs: int, num_examples: int) -> str:
     """Why a run that goes on has nothing to do.
 
-    >>> _where_it_stands(100, 1024)
-    'after 1,024 examples, and --limit is 100'
+    >>> _why_nothing_is_left(100, 1, 1024)
+    'after 1,024 examples, and --limit is 100: give a larger one'
     """
     if 0 < limit <= num_examples:
-        return f"after {num_examples:,} examples, and --limit is {limit:,}"
-    return f"at the end of the data, after {num_examples:,} examples"
+        return f"after {num_examples:,} examples, and --limit is {limit:,}: give a larger one"
+    return (
+        f"at the end of the data, after {num_examples:,} examples, and --epochs is {epochs:,}: "
+        "give a larger one, or other data with --new-data"
+    )
 
 
 def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
@@ -203,6 +206,14 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
         )
     if figures["stopped_early"]:
         best = figures["best"]
+        if not figures["examples"] and resumed_from is not None:
+            return (
+                f"nothing left to train: checkpoint {resumed_from} is where --patience "
+                f"{arguments.patience} ended the run, after {figures['total_examples']:,} "
+                f"examples: no validation was better than that after {best['examples']:,}, whose "
+                "model is kept under the tag 'best'; give a larger --patience, or other data with "
+                "--new-data"
+            )
         return (
             f"ended early: {arguments.patience} validation(s) in a row were no better than that "
             f"after {best['examples']:,} examples, whose model is kept under the tag 'best'"
@@ -220,8 +231,8 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
             f"{resumed_from}"
         )
     return (
-        f"nothing left to train: checkpoint {resumed_from} stands "
-        f"{_where_it_stands(limit, figures['total_examples'])}"
+        f"nothing left to train: checkpoint {resumed_from} is "
+        f"{_why_nothing_is_left(limit, arguments.epochs, figures['total_examples'])}"
     )
 
 

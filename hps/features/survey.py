@@ -22,18 +22,21 @@ from hps.features.rules import VERSION
 from hps.features.toml_text import table_lines, toml_value
 from hps.metrics import BinaryMetrics
 from hps.reader.column_use import DENSE as DENSE_USE
-from hps.reader.column_use import FEATURE
+from hps.reader.column_use import FEATURE, NOT_READ
 from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.column_use import LABEL as LABEL_USE
 from hps.reader.config import WITH_COLUMNS, ReaderConfig
 from hps.reader.files import PathLike, find_files
+from hps.reader.find_format import find_format
 from hps.reader.keys import key_of
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
+from hps.reader.record_reader import unread_columns
 from hps.types import Batch
 
 NUM_EXAMPLES = 100_000
 LEAK = 'it tells the label nearly alone; if it is known only afterwards: kind = "ignored"'
+_ZEROS = "some numbers begin with 0: read as text, and to be given as text where it is scored"
 _TABLE = "features"
 _LEAK_AUC = 0.95  # of one column alone: no property of an example tells clicks so well
 _LEAK_EXAMPLES = 1000  # with fewer it may be chance
@@ -54,11 +57,13 @@ class SurveyedColumn:
             dense column: `missing`; `mean`, `std`, `min` and `max` of its numbers as the log has
             them; `correlation` of what a model sees of them with the label; `auc`, of the number
             as a score, or of its opposite where that is better.
+        note: of what is made of it, or why nothing is; "" for what needs no saying.
     """
 
     name: str
     said: Json
     figures: dict[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,8 @@ class Survey:
             head, *rest = table_lines("columns", column.name, column.said)
             told = _told(column.figures)
             lines += ["", head, *([f"# {told}"] if told else [])]
+            if column.note:
+                lines.append(f"# {_comment(column.note)}")
             if column.name in self.leaks:
                 lines.append(f"# {LEAK}")
             lines += rest
@@ -132,6 +139,10 @@ def survey(
     """
     files = find_files(paths)
     table = TableConfig(name=_TABLE, dim=1)
+    if config.format is None:
+        config = replace(config, format=find_format(files, config.dense))
+    unread = unread_columns(files[0], config) if config.format == "parquet" else {}
+    config = replace(config, ignore=(*config.ignore, *unread))
     reader = open_reader(files, tables=[table], config=config)
     seen = _seeing_missing(reader, table)
     batch = first_examples(seen, num_examples, config.on_error)
@@ -155,7 +166,10 @@ def survey(
             figures = features[use.name]
             if "mean_length" in figures or "list" in use.type:
                 said["kind"] = SEQUENCE
-        columns.append(SurveyedColumn(use.name, said, figures))
+        note = _ZEROS if use.name in reader.leading_zeros else ""
+        if use.name in unread:
+            note = f"{NOT_READ}, {use.type}: write it as whole numbers, floats or text to use it"
+        columns.append(SurveyedColumn(use.name, said, figures, note))
     return Survey(source, reader.format, len(batch), int((labels > 0).sum()), columns)
 
 

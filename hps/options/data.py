@@ -23,6 +23,7 @@ from hps.reader.config import (
 
 if TYPE_CHECKING:
     from hps.features.features import Features
+    from hps.reader.files import PathLike
 
 EPOCH = "epoch"
 BEST_BY = ("auc", "logloss")
@@ -46,14 +47,14 @@ def _is_features(value: object) -> bool:
 class DataOptions:
     """What is trained on, in which order."""
 
-    data: Sequence[str | Path] = option(
+    data: "Sequence[PathLike]" = option(
         (),
         DATA,
         DATA_HELP,
         many="*",
         metavar="DATA",
     )
-    test: Sequence[str | Path] = option(
+    test: "Sequence[PathLike]" = option(
         (),
         DATA,
         "a log of the same format to measure AUC and logloss on, after training",
@@ -193,7 +194,7 @@ class ColumnOptions:
 class ValidationOptions:
     """What the model is measured on while it is trained."""
 
-    valid: Sequence[str | Path] = option(
+    valid: "Sequence[PathLike]" = option(
         (),
         DATA,
         "a log of the same format to measure the model on while it is trained; the best one is "

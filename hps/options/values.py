@@ -202,6 +202,13 @@ def _is_size(value: object) -> bool:
     return True
 
 
+def _is_log(value: object) -> bool:
+    """Of one of a log's names; in Python record batches, too."""
+    from hps.reader.batch_source import BatchSource  # which --help does not wait for
+
+    return isinstance(value, BatchSource) or _is_path(value)
+
+
 def _is_device(value: object) -> bool:
     try:
         GpuCacheConfig(bytes=1, device=value)  # type: ignore[arg-type]
@@ -216,7 +223,7 @@ def _is_model(value: object) -> bool:
 
 SWITCH = ValueType("True or False", lambda value: isinstance(value, bool))
 WORD = ValueType("a text that is not empty", lambda value: isinstance(value, str) and value != "")
-DATA = ValueType("the path of a file, a URL, or a pattern", _is_path)
+DATA = ValueType("the path of a file, a URL, or a pattern", _is_log)
 PATH = ValueType("the path of a file or folder", _is_path, _path)
 SIZE = ValueType("a size above 0 in bytes, such as 1073741824, 1GiB, 800MB", _is_size)
 DEVICE = ValueType("cuda, cuda:N or cpu", _is_device)

@@ -51,7 +51,8 @@ class BatchSource:
     ) -> None:
         self._data = data
         # An iterator that is held back is read by nobody else.
-        self.is_once = hasattr(data, "__next__")
+        held = data if isinstance(data, list | tuple) else [data]
+        self.is_once = any(hasattr(one, "__next__") for one in held)
         self._is_begun = False
         self._ahead: tuple[pa.Schema | None, _Read] | None = None
         self._last: object = None  # the iterator of the last pass
@@ -98,6 +99,18 @@ class BatchSource:
         """
         if self.is_once and (self._ahead is not None or not self._is_begun):
             raise self._once("a position in it cannot be taken up")
+
+    def check_rereadable(self, name: str) -> None:
+        """Refuses what can be read once, where the log's beginning is looked at before it is read.
+
+        Args:
+            name: of the log.
+
+        Raises:
+            ConfigError: says what to give instead.
+        """
+        if self.is_once:
+            raise self._once(f"{name} is looked at before it is read")
 
     def check_epochs(self, epochs: int) -> None:
         """Refuses to read several times what can be read once.

@@ -251,6 +251,29 @@ def _keys_of_lists(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKey
     return items, item_offsets[ends]
 
 
+def one_each(column: pa.Array) -> tuple[pa.Array, int | None]:
+    """A column of lists as one of their only items, null where there is none: csv has one value an
+    example. Others as they are.
+
+    Returns:
+        The column, and the first row that has several items; nulls count as none.
+    """
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        return column, None
+    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    items = column.flatten()
+    is_there = items.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(column)), counts)[is_there]
+    if len(rows) > len(np.unique(rows)):
+        return column, int(rows[1:][np.diff(rows) == 0][0])
+    places = np.zeros(len(column), np.int64)
+    places[rows] = np.flatnonzero(is_there)
+    has_one = np.isin(np.arange(len(column)), rows)
+    return items.take(pa.array(places, mask=~has_one)), None
+
+
 def _wide(kind: pa.DataType) -> pa.DataType:
     """The type of 64 bits that holds each number of a type of integers."""
     return pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()

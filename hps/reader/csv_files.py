@@ -6,9 +6,10 @@ divided into the header's columns is a bad row; a row without anything in it is 
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,18 +19,17 @@ from pyarrow import csv
 from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
+from hps.reader.csv_lines import SwallowedLines, ends_in_quote, place_in_words
+from hps.reader.csv_words import BLOCK_BYTES, DELIMITERS, Words, unclosed
 from hps.reader.dense_text import MISSING
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
 
-DELIMITERS = (",", "\t", ";", "|")
-_BLOCK_BYTES = 1 << 20
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
-_BAD_VALUE = re.compile(r"column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'", re.DOTALL)
-_BAD_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-_TOO_LONG = "straddl"
+_WHOLE = r"^\s*[+-]?\d*\s*$"
+_ZERO_FIRST = r"^\s*[+-]?0\d"
+LEADING_ZEROS = "leading_zeros"  # in the metadata of a field of text that looks like whole numbers
 _QUOTED = re.compile(r'"[^"]*"')
-_CORRECT = "correct the row"
 
 
 class CsvFiles:
@@ -62,36 +62,52 @@ class CsvFiles:
             raise DataError(
                 f"{path}: column {empty[0]} has no name in the header; name it, or leave it out"
             )
-        floats = [field.name for field in fields if pa.types.is_floating(field.type)]
-        whole = self._too_large(path, [name for name in floats if name not in self._named])
-        return [pa.field(one.name, self._kind_of(one, whole)) for one in fields]
+        numbers = [
+            field.name
+            for field in fields
+            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        ]
+        whole, zeros = self._whole(path, [name for name in numbers if not self._is_number(name)])
+        return [self._field_of(field, whole, zeros) for field in fields]
 
-    def _kind_of(self, field: pa.Field, whole: Collection[str]) -> pa.DataType:
-        if field.name in (self._config.dense_columns or ()) or field.name == self._config.weight:
-            return pa.float64()
-        if field.name in self._named:
-            return pa.string()
-        if field.name == self._config.group and pa.types.is_floating(field.type):
-            return pa.string()
-        return pa.uint64() if field.name in whole else _plain(field.type)
+    def _is_number(self, name: str) -> bool:
+        """It is read as numbers whatever its values look like."""
+        of_numbers = (self._config.label, self._config.weight, *(self._config.dense_columns or ()))
+        return name in of_numbers
 
-    def _too_large(self, path: LogFile, names: list[str]) -> set[str]:
-        """Those columns whose numbers are all whole: some are beyond 63 bits."""
+    def _field_of(
+        self, field: pa.Field, whole: Collection[str], zeros: Collection[str]
+    ) -> pa.Field:
+        name, kind = field.name, _plain(field.type)
+        is_float = pa.types.is_floating(field.type)
+        if name in (self._config.dense_columns or ()) or name == self._config.weight:
+            kind = pa.float64()
+        elif name in self._named or name in zeros or (name == self._config.group and is_float):
+            kind = pa.string()
+        elif name in whole and is_float:
+            kind = pa.uint64()  # some are beyond 63 bits
+        return pa.field(name, kind, metadata={LEADING_ZEROS: ""} if name in zeros else None)
+
+    def _whole(self, path: LogFile, names: list[str]) -> tuple[set[str], set[str]]:
+        """Those columns whose numbers are all whole, and those of them of which some begin with 0,
+        which numbers would lose: zip codes, ids."""
         if not names:
-            return set()
+            return set(), set()
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
-        with _reader(path, self._parse_options(path, deque(), [], skips=True), convert) as reader:
-            batch = _next(reader.read_next, path, 0, names)
+        words = Words(path, self._delimiter(path), names)
+        with _reader(words, self._parse_options(path, deque(), [], skips=True), convert) as reader:
+            batch = _next(reader.read_next, words, 0)
         if batch is None:
-            return set()
-        pattern = r"^\s*[+-]?\d*\s*$"
-        return {
-            name
-            for name in names
-            if pc.all(pc.match_substring_regex(batch.column(name), pattern), min_count=0).as_py()
-        }
+            return set(), set()
+
+        def matches(name: str, pattern: str) -> pa.Array:
+            return pc.match_substring_regex(batch.column(name), pattern)
+
+        whole = {name for name in names if pc.all(matches(name, _WHOLE), min_count=0).as_py()}
+        zeros = {name for name in whole if pc.any(matches(name, _ZERO_FIRST)).as_py()}
+        return whole, zeros
 
     def pieces(
         self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile
@@ -102,10 +118,10 @@ class CsvFiles:
             yield from self._pieces(path, columns, first_row, like, opened)
         except DataError as error:
             if opened:  # which says more than what is wrong with that row
-                raise _unclosed(f"{path}, row {opened[0]}") from error
+                raise unclosed(path, opened[0], self._delimiter(path)) from error
             raise
         if opened:
-            raise _unclosed(f"{path}, row {opened[0]}")
+            raise unclosed(path, opened[0], self._delimiter(path))
 
     def _pieces(
         self,
@@ -116,36 +132,48 @@ class CsvFiles:
         opened: list[int],
     ) -> Iterator[Piece]:
         """As `pieces`; `opened` gets the row that ends within a quote."""
-        numbers = columns.numbers()
+        numbers = [name for name in columns.numbers() if name not in columns.kept]
         is_lenient = self._config.on_error == "skip"
         # Of features the raw bytes, which are hashed; what is empty is missing: records.py.
         types = dict.fromkeys(columns.names(), pa.binary())
         types |= dict.fromkeys(numbers, pa.string() if is_lenient else pa.float64())
         bad: deque[int] = deque()  # rows that could not be divided, from 1
-        row, advice = first_row, self._config.advice("row")
+        row = first_row
         options = self._parse_options(path, bad, opened)
         header = self._header(path)
         _check_header(path, header, columns.names(), like)
-        # The last one, too: what a quote that is not closed has swallowed would end up there.
-        names = list(dict.fromkeys([*columns.names(), header[-1]]))
-        types.setdefault(header[-1], pa.binary())
-        convert = csv.ConvertOptions(column_types=types, include_columns=names)
+        # Those that are left out, too: what a quote has swallowed may end up there.
+        once = [name for name in header if header.count(name) == 1 or name == header[-1]]
+        names = list(dict.fromkeys([*columns.names(), *once]))
+        convert = csv.ConvertOptions(
+            column_types={**dict.fromkeys(names, pa.binary()), **types}, include_columns=names
+        )
+        read_columns = list(dict.fromkeys([*columns.names(), header[-1]]))
+        delimiter = self._delimiter(path)
+        words = Words(path, delimiter, header, self._config.advice("row"))
+        swallowed = SwallowedLines(path, header, columns.label, delimiter)
         last: object = None
         with (
-            _reader(path, options, convert, first_row, header, advice) as reader,
+            _reader(words, options, convert, first_row) as reader,
             _ahead(reader, self._config.num_threads()) as read,
         ):
             while True:
-                batch = _next(read, path, row, header, advice)
+                batch = _next(read, words, row)
                 if batch is None:
                     break
                 if len(batch):
                     last = batch.column(header[-1])[-1].as_py()
                 piece, row = self._piece(batch, row, bad, numbers if is_lenient else [])
+                swallowed.look(piece.batch, header, piece.row_ends)
+                piece = replace(
+                    piece,
+                    batch=piece.batch.select(read_columns),
+                    place_of=lambda row: place_in_words(path, row, delimiter),
+                )
                 yield self._without_blanks(piece, path, columns)
         text = last.encode() if isinstance(last, str) else last
         if isinstance(text, bytes) and b"\n" in text:
-            _check_quotes(path, text)
+            _check_quotes(path, text, delimiter)
         if bad:
             yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
 
@@ -155,8 +183,9 @@ class CsvFiles:
 
     def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
+        words = Words(path, self._delimiter(path))
         return _reader(
-            path, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
+            words, self._parse_options(path, deque(), [], skips=True), csv.ConvertOptions()
         )
 
     def _piece(
@@ -205,13 +234,18 @@ class CsvFiles:
                 return piece
         mask = ~is_blank.to_numpy(zero_copy_only=False)
         if columns.label is None:
-            row = int(piece.row_ends[np.argmin(mask)])
+            where = piece.row_in_words(int(np.argmin(mask)))
             raise DataError(
-                f"{path}, row {row}: nothing is in it, and without a column of labels it may be a "
+                f"{path}, {where}: nothing is in it, and without a column of labels it may be a "
                 "blank line or an example; leave it out"
             )
         kept = batch.filter(pa.array(mask))
-        return Piece(kept, piece.row_ends[mask], piece.num_bad[mask], piece.total_bad)
+        return replace(
+            piece, batch=kept, row_ends=piece.row_ends[mask], num_bad=piece.num_bad[mask]
+        )
+
+    def _delimiter(self, path: LogFile) -> str:
+        return self._config.delimiter or told_delimiter(path)
 
     def _parse_options(
         self, path: LogFile, bad: deque[int], opened: list[int], *, skips: bool = False
@@ -219,7 +253,7 @@ class CsvFiles:
         """How text is divided; `bad` gets the numbers of rows that it cannot be, if they are
         skipped, `opened` that of one that ends within a quote: the file's last."""
         skips |= self._config.on_error == "skip"
-        delimiter = self._config.delimiter or told_delimiter(path)
+        delimiter = self._delimiter(path)
 
         def bad_row(row: csv.InvalidRow) -> str:
             if ends_in_quote(row.text or "", delimiter):
@@ -245,9 +279,9 @@ def told_delimiter(path: LogFile) -> str:
     """
     with open_unpacked(path) as file:
         try:
-            head = file.read(_BLOCK_BYTES)
+            head = file.read(BLOCK_BYTES)
         except OSError as error:
-            raise _failure(path, error, 0, []) from error
+            raise Words(path, None).failure(error, 0) from error
     if head.startswith(b"PAR1"):
         raise DataError(f"{path} is a parquet file, and is read as csv; give a log of csv")
     line = head.split(b"\n")[0]
@@ -265,24 +299,19 @@ def told_delimiter(path: LogFile) -> str:
 
 @contextmanager
 def _reader(
-    path: LogFile,
-    parse: Parse,
-    convert: csv.ConvertOptions,
-    first_row: int = 0,
-    header: Sequence[str] = (),
-    advice: str = _CORRECT,
+    words: Words, parse: Parse, convert: csv.ConvertOptions, first_row: int = 0
 ) -> Iterator[Blocks]:
     read = csv.ReadOptions(
-        use_threads=False, block_size=_BLOCK_BYTES, skip_rows_after_names=first_row
+        use_threads=False, block_size=BLOCK_BYTES, skip_rows_after_names=first_row
     )
     try:
-        blocks = Blocks(path, read, parse, convert)
+        blocks = Blocks(words.path, read, parse, convert)
     except StoreError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, first_row, header, advice) from error
+        raise words.failure(error, first_row) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: its header is not UTF-8 ({error})") from None
+        raise DataError(f"{words.path}: its header is not UTF-8 ({error})") from None
     with closing(blocks):
         yield blocks
 
@@ -311,97 +340,30 @@ def _ahead(blocks: Blocks, num_threads: int) -> Iterator[Callable[[], pa.RecordB
         yield read
 
 
-def _next(
-    read: Callable[[], pa.RecordBatch],
-    path: LogFile,
-    row: int,
-    header: list[str],
-    advice: str = _CORRECT,
-) -> pa.RecordBatch | None:
+def _next(read: Callable[[], pa.RecordBatch], words: Words, row: int) -> pa.RecordBatch | None:
     try:
         return read()
     except StopIteration:
         return None
     except (pa.ArrowException, OSError) as error:
-        raise _failure(path, error, row, header, advice) from error
+        raise words.failure(error, row) from error
 
 
-def _failure(
-    path: LogFile,
-    error: Exception,
-    row: int,
-    header: Sequence[str],
-    advice: str = _CORRECT,
-) -> Exception:
-    """What pyarrow has said, in the words of the file."""
-    if isinstance(error, StoreError):
-        return error
-    if isinstance(error, OSError) and error.errno is not None:
-        return StoreError(error.errno, f"cannot read {path}: {error.strerror}")
-    found = _BAD_VALUE.search(str(error))
-    if found is not None and header:
-        where = f"row {int(found[2]) - 1}" if found[2] else f"after row {row}"
-        return DataError(
-            f"{path}, {where}: column {header[int(found[1])]!r} holds {found[3]!r}, which is no "
-            f"number of its kind; {advice}"
-        )
-    found = _BAD_ROW.search(str(error))
-    if found is not None:
-        return DataError(
-            f"{path}, row {int(found[1]) - 1}: {found[3]} columns, and the header has {found[2]}: "
-            f"{found[4][:60]!r}; {advice}"
-        )
-    if _TOO_LONG in str(error):
-        return DataError(
-            f"{path}, after row {row}: a row of more than {_BLOCK_BYTES} bytes; a quote that is "
-            "opened there and never closed takes in all lines after it"
-        )
-    return DataError(f"{path}, after row {row}: {error}")
-
-
-def _check_quotes(path: LogFile, last: bytes) -> None:
+def _check_quotes(path: LogFile, last: bytes, delimiter: str) -> None:
     """DataError if the last value of a file, which holds a line end, has a quote that is not
     closed: then it goes on to the end of the file."""
     opened = b'"' + last.replace(b'"', b'""')
     closed = opened + b'"'
     tail = b""
     with open_unpacked(path) as file:
-        while piece := file.read(_BLOCK_BYTES):
+        while piece := file.read(BLOCK_BYTES):
             tail = (tail + piece)[-len(closed) - len(b"\r\n") :]
     without_end = tail.removesuffix(b"\n").removesuffix(b"\r")
     # Of a value that is a line end alone, the quote that closes it and the file's last line end
     # look like one that opens it.
     is_closed = tail.endswith(closed) or without_end.endswith(closed)
     if not is_closed and (tail.endswith(opened) or without_end.endswith(opened)):
-        raise _unclosed(str(path))
-
-
-def _unclosed(where: str) -> DataError:
-    return DataError(
-        f"{where}: a quote is opened and never closed, and has taken in all lines after it; "
-        "correct the file (a quote within a value is written twice, in a quoted value)"
-    )
-
-
-def ends_in_quote(row: str, delimiter: str) -> bool:
-    """True of a row whose last value opens a quote and does not close it, as pyarrow reads it: a
-    quote opens at the beginning of a value alone.
-
-    >>> [ends_in_quote(row, ",") for row in ('a,"b', 'a,"b"', 'a,b"', 'a,"b""', '"a","b,"c')]
-    [True, False, False, True, False]
-    """
-    place = 0
-    while True:
-        if row.startswith('"', place):
-            place += 1
-            while (place := row.find('"', place)) >= 0 and row.startswith('"', place + 1):
-                place += 2  # a quote that is written twice
-            if place < 0:
-                return True
-            place += 1  # what follows a closed quote belongs to the value
-        place = row.find(delimiter, place) + 1
-        if not place:
-            return False
+        raise unclosed(path, None, delimiter)
 
 
 def _check_header(path: LogFile, header: list[str], wanted: list[str], like: LogFile) -> None:

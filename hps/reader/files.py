@@ -15,9 +15,9 @@ from hps.errors import ConfigError, StoreError
 from hps.reader.batch_source import BatchSource, batches_in, source_of
 from hps.reader.urls import LogFile, UrlFile, find_urls
 
-PathLike = str | os.PathLike[str] | UrlFile | BatchSource
 # What gives record batches: batch_source.py.
 Batches = Callable[[], Iterable[Any]] | Iterable[Any]
+PathLike = str | os.PathLike[str] | UrlFile | BatchSource | Callable[[], Iterable[Any]]
 
 
 def find_files(paths: PathLike | Sequence[PathLike] | Batches) -> tuple[LogFile, ...]:
@@ -61,6 +61,28 @@ def find_files(paths: PathLike | Sequence[PathLike] | Batches) -> tuple[LogFile,
         if isinstance(path, Path):
             _check_file(path)
     return tuple(found)
+
+
+def logs_of(name: str, given: Sequence[PathLike] | Batches) -> Sequence[PathLike] | Batches:
+    """A log that is read again and again, of which record batches are one source.
+
+    Args:
+        name: what it is, in words.
+        given: as `find_files` takes it; names of files are let be.
+
+    Raises:
+        ConfigError: an iterator of record batches, which can be read once.
+    """
+    if isinstance(given, str | os.PathLike):
+        return given  # which is no list: told where its type is checked
+    found = [
+        one if isinstance(one, str | os.PathLike | UrlFile | BatchSource) else source_of(one)
+        for one in batches_in(given)
+    ]
+    for one in found:
+        if isinstance(one, BatchSource):
+            one.check_rereadable(name)
+    return found if any(isinstance(one, BatchSource) for one in found) else given
 
 
 def _check_file(path: Path) -> None:

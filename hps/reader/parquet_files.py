@@ -4,6 +4,7 @@ Above it: record_reader.py. Below it: pyarrow.
 """
 
 from collections.abc import Iterator
+from os import SEEK_END
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from hps.reader.urls import LogFile, UrlFile
 
 _PIECE_ROWS = 16384
 _ARROW_ERRORS = (pa.ArrowException, OSError)
+_MAGIC = b"PAR1"  # the first and the last bytes of each file
 
 
 class ParquetFiles:
@@ -73,8 +75,30 @@ def _open(path: LogFile) -> pq.ParquetFile:
     except StoreError:
         raise
     except pa.ArrowException as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
+        raise DataError(f"{path} is not a parquet file: {_why(path, error)}") from error
     except OSError as error:
         if error.errno is None:
-            raise DataError(f"{path} is not a parquet file: {error}") from error
+            raise DataError(f"{path} is not a parquet file: {_why(path, error)}") from error
         raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+
+
+def _why(path: LogFile, error: Exception) -> str:
+    """Why a file is none, by its ends; what arrow says of it only where these are right."""
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+        file.seek(0, SEEK_END)
+        file.seek(max(0, file.tell() - len(_MAGIC)))
+        tail = file.read()
+    if not head:
+        return "it is empty"
+    if head != _MAGIC:
+        return (
+            f"it begins with {head!r} and not with {_MAGIC!r}; this log, or the one that the model "
+            "was trained on, is of parquet, and a model reads one format alone: write the file as "
+            "parquet"
+        )
+    if tail != _MAGIC:
+        return (
+            "it begins as one and has no footer at its end, so that it was cut off; copy it again"
+        )
+    return f"its footer is damaged: {error}"

@@ -66,6 +66,7 @@ class Reader(ABC, Iterator[Batch]):
         self.paths = tuple(paths)
         self.config = config
         self.transform: BatchTransform | None = None
+        self.left_out: Sequence[str] = ()  # columns that a stored model left out by their names
         self._tables = tuple(tables)
         self._schema: Schema | None = None
         self._position = Position()
@@ -153,6 +154,12 @@ class Reader(ABC, Iterator[Batch]):
     def _unused(self, name: str, kind: str, why: str) -> ColumnUse:
         """A column of which nothing is made."""
         return ColumnUse(name, IGNORED, kind, why)
+
+    @property
+    def leading_zeros(self) -> list[str]:
+        """Features whose first values all look like whole numbers, some of which begin with 0: what
+        they are as numbers is another text."""
+        return []
 
     @property
     def dense_columns(self) -> list[str] | None:

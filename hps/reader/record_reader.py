@@ -14,7 +14,7 @@ from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 from hps.reader.batch_files import BatchFiles
 from hps.reader.batch_source import BatchSource
-from hps.reader.column_use import GROUP, WEIGHT, ColumnUse
+from hps.reader.column_use import GROUP, NOT_READ, WEIGHT, WITH_ZEROS, ColumnUse
 from hps.reader.columns import (
     LogRows,
     is_dense,
@@ -25,8 +25,8 @@ from hps.reader.columns import (
     is_text_feature,
     part_of,
 )
-from hps.reader.config import SIGNED_LOG1P
-from hps.reader.csv_files import CsvFiles
+from hps.reader.config import SIGNED_LOG1P, ReaderConfig
+from hps.reader.csv_files import LEADING_ZEROS, CsvFiles
 from hps.reader.parquet_files import ParquetFiles
 from hps.reader.position import Cut, Position
 from hps.reader.reader import Reader
@@ -203,8 +203,8 @@ class RecordReader(Reader):
     def raw_rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns as the files have them, of all examples of the first epoch, in its order.
 
-        Text of csv is bytes; its numbers that a model reads as such are float64. The reader's own
-        place does not move.
+        Values of csv are the bytes of their text, also of numbers. The reader's own place does not
+        move.
 
         Raises:
             DataError, StoreError: as reading raises it.
@@ -213,6 +213,14 @@ class RecordReader(Reader):
         for path in self._order(0):
             for piece in self._files_for(path).pieces(path, columns, 0, self.paths[0]):
                 yield piece.batch.select(list(names))
+
+    @property
+    def leading_zeros(self) -> list[str]:
+        known = {name for names in self.schema.features().values() for name in names}
+        marked = [
+            one.name for one in self._fields if LEADING_ZEROS.encode() in (one.metadata or {})
+        ]
+        return [name for name in marked if name in known]
 
     @property
     def dense_columns(self) -> list[str] | None:
@@ -240,16 +248,18 @@ class RecordReader(Reader):
         if owner is not None:
             table, is_shared = owner
             is_text = is_text_feature(field.type)
-            return self._feature(name, kind, table, is_shared=is_shared, is_text=is_text)
+            use = self._feature(name, kind, table, is_shared=is_shared, is_text=is_text)
+            is_marked = name in self.leading_zeros
+            return replace(use, why=f"{use.why}; {WITH_ZEROS}") if is_marked else use
         if name == self._group:
             return ColumnUse(name, GROUP, kind, "the groups of gauc alone, no feature")
-        if name in self.config.ignore:
+        if name in self.config.ignore or name in self.left_out:
             return self._unused(name, kind, "left out by name")
         if is_feature(field.type):
             return self._unused(name, kind, "no table has this feature")
         if is_number(field.type):
             return self._unused(name, kind, "not one of the dense columns")
-        return self._unused(name, kind, "of a type that is not read")
+        return self._unused(name, kind, NOT_READ)
 
     def _read(self, start: Position) -> Generator[Cut, None, None]:
         config = self.config.in_blocks()
@@ -322,3 +332,18 @@ class RecordReader(Reader):
         if config.part[1] > 1:
             pieces = part_of(pieces, *config.own_part(num_examples))
         return self._record_columns().batch_of(pieces, num_examples, global_weight)
+
+
+def unread_columns(path: LogFile, config: ReaderConfig) -> dict[str, str]:
+    """The columns of a parquet file of which nothing can be made, such as times -> their types.
+
+    Args:
+        config: those that it names are not among them.
+    """
+    named = {config.label, config.weight, config.group, *config.ignore}
+    named.update(config.dense_columns or ())
+    return {
+        field.name: str(field.type)
+        for field in ParquetFiles().fields(path)
+        if field.name not in named and not is_feature(field.type) and not is_dense(field.type)
+    }

@@ -26,6 +26,7 @@ from hps.reader.columns import (
     is_nothing,
     is_number,
     keys_of_columns,
+    one_each,
     to_floats,
     to_groups,
     without_views,
@@ -51,6 +52,8 @@ class Piece:
         total_bad: those before all, and after the last.
         within: of rows that came in record batches: the number of theirs, from 1, and the rows
             before it.
+        place_of: of a file whose rows may take several lines: where a row is, in words, which may
+            take reading the file.
     """
 
     batch: pa.RecordBatch
@@ -58,10 +61,13 @@ class Piece:
     num_bad: NDArray[np.int64]
     total_bad: int
     within: tuple[int, int] | None = None
+    place_of: Callable[[int], str] | None = None
 
     def row_in_words(self, place: int) -> str:
         """Where one of its rows is."""
         row = int(self.row_ends[place])
+        if self.place_of is not None:
+            return self.place_of(row)
         if self.within is None:
             return f"row {row}"
         number, before = self.within
@@ -161,12 +167,14 @@ class RecordColumns:
         if weights is not None:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
         missing = self.missing_rule()
+        members = [column for table in self.schema.tables.values() for column in table]
+        if self.config.format == "csv":
+            for column in members:
+                columns[column.name] = self._one_each(
+                    columns[column.name], column.name, piece, where
+                )
         keys = keys_of_columns(
-            [
-                (columns[column.name], column.seed, missing)
-                for table in self.schema.tables.values()
-                for column in table
-            ],
+            [(columns[column.name], column.seed, missing) for column in members],
             self.config.hashes_numbers,
         )
         rows = LogRows(
@@ -195,6 +203,17 @@ class RecordColumns:
         if not taken.all():
             rows = rows.only(taken)
         return rows, int(is_bad.sum()) + piece.total_bad
+
+    def _one_each(self, column: pa.Array, name: str, piece: Piece, where: str) -> pa.Array:
+        """A column of which each example has one value at most, as in a csv file."""
+        plain, several = one_each(column)
+        if several is not None:
+            raise DataError(
+                f"{where}, {piece.row_in_words(several)}: column {name!r} holds "
+                f"{str(column[several].as_py())[:60]}, and a csv log has one value an example; "
+                "give that, or train on parquet or record batches, whose columns may hold lists"
+            )
+        return plain
 
     def _choose(self, rows: LogRows, labels: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which rows the reader's sample keeps, good or bad."""

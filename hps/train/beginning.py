@@ -27,7 +27,7 @@ from hps.train.periods import Periods
 from hps.train.progressive import Progressive
 from hps.train.recipe import recipe_of
 from hps.train.store_checks import check_tag_free, refuse_model
-from hps.train.trainer import Trainer
+from hps.train.trainer import Trainer, stored_recipe
 from hps.train.validation import Validation
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def begin(
         reader.load_state_dict(stored.reader)
     check_tag_free(options, server, stored)
     recipe = recipe_of(options, reader)
+    if stored is not None:
+        recipe = recipe.as_before(stored_recipe(stored.model))
     trainer = Trainer(server, recipe, options, context.ranks)
     periods = Periods(server, trainer, options, checkpoints, context.progress.say)
     if options.progressive:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Above it arrow's columns cost less than Python's values.
 MAX_ROWS = 64
+_TEXTS = (str, bytes, type(None))
 _PLAIN_ARRAYS = frozenset(map(np.dtype, ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f8")))
 
 
@@ -32,12 +33,19 @@ class FewRows:
     Args:
         columns: of a model's log, without label, weight and group.
         left_out: names of those that may be absent: all their values are missing then.
+        texts: names of those whose numbers are refused.
     """
 
-    def __init__(self, columns: "RecordColumns", left_out: Collection[str]) -> None:
+    def __init__(
+        self,
+        columns: "RecordColumns",
+        left_out: Collection[str],
+        texts: Collection[str] = (),
+    ) -> None:
         config = columns.config
         self._columns = columns
         self._names = columns.names()
+        self._texts = tuple(texts)
         self._tables = list(columns.schema.tables)
         self._is_plain = not config.is_sample
         has_texts = config.format in TEXTS
@@ -68,6 +76,9 @@ class FewRows:
             return None
         if type(given) is not dict:
             given = {name: given[name] for name in self._names if name in given}
+        for name in self._texts:
+            if any(type(value) not in _TEXTS for value in given.get(name, ())):
+                return None
         found = self._native.read(given)
         if found is None:
             return None

@@ -55,6 +55,25 @@ def record_batch_of(
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
 
 
+def require_text(given: pa.RecordBatch, names: Collection[str]) -> None:
+    """Refuses numbers in columns whose values were text in the training's log, some of them digits
+    that begin with 0.
+
+    Raises:
+        ConfigError: names the column; which text a number was cannot be told.
+    """
+    for field in given.schema:
+        if field.name not in names:
+            continue
+        kind = value_type(field.type)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            raise ConfigError(
+                f"predict: column {field.name!r} is of type {field.type}, and in the log that the "
+                "model was trained on some of its values begin with 0, which numbers have lost; "
+                "give it as text, as a csv has it (of pandas: dtype=str)"
+            )
+
+
 def with_nan_missing(given: pa.RecordBatch, dense: Collection[str]) -> pa.RecordBatch:
     """The batch with null for each NaN of a dense column, as csv has it: `nan` is missing there."""
     for place, field in enumerate(given.schema):

@@ -12,7 +12,7 @@ from typing import cast
 
 from hps.errors import ConfigError, HpsError
 from hps.reader.batch_source import BatchSource
-from hps.reader.files import find_files
+from hps.reader.files import PathLike, find_files
 from hps.reader.urls import LogFile
 
 FILES = "files"
@@ -28,7 +28,7 @@ class HeldOut:
         failure: why DATA cannot be cut; told where the log is opened, on all ranks together.
     """
 
-    asked: Sequence[str | Path]
+    asked: Sequence[PathLike]
     files: Sequence[LogFile] = ()
     failure: HpsError | None = None
 
@@ -42,7 +42,7 @@ def num_held_out(share: float, num_files: int) -> int:
     return min(max(1, round(share * num_files)), num_files - 1)
 
 
-def cut(data: Sequence[str | Path], share: float) -> tuple[Sequence[str | Path], HeldOut]:
+def cut(data: Sequence[PathLike], share: float) -> tuple[Sequence[PathLike], HeldOut]:
     """The first files of DATA, to train on, and the last ones.
 
     Args:
@@ -59,7 +59,7 @@ def cut(data: Sequence[str | Path], share: float) -> tuple[Sequence[str | Path],
     except HpsError as error:
         return data, HeldOut(asked=data, failure=error)
     # Its paths are found: the readers take them as they are.
-    trained = cast("Sequence[Path]", files[:num_trained])
+    trained = cast("Sequence[PathLike]", files[:num_trained])
     return trained, HeldOut(asked=data, files=files[num_trained:])
 
 

@@ -205,10 +205,12 @@ class Model:
                 return self._to_score(few)
         import pyarrow as pa
 
+        from hps.reader.columns import value_type
         from hps.reader.dense_text import FORMATS, with_numbers
         from hps.reader.records import Piece
         from hps.train.given_columns import (
             record_batch_of,
+            require_text,
             with_nan_missing,
             with_whole_numbers,
         )
@@ -228,6 +230,7 @@ class Model:
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
         is_csv, dense = columns.config.format == "csv", list(columns.dense)
+        require_text(given, self.recipe.leading_zeros)
         given = with_whole_numbers(given, set(known).difference(dense))
         if is_csv:
             given = with_nan_missing(given, dense)
@@ -235,7 +238,9 @@ class Model:
             given = with_numbers(given, dense, columns.config.format)
         columns.check("predict: the batch", given.schema, "the model's log")
         given = given.select(known)
-        flags = [one.name for one in given.schema if is_csv and pa.types.is_boolean(one.type)]
+        flags = [
+            one.name for one in given.schema if is_csv and pa.types.is_boolean(value_type(one.type))
+        ]
         if flags:
             raise ConfigError(
                 f"predict: columns {flags} are booleans, and keys of csv come from its text; give "
@@ -276,7 +281,7 @@ class Model:
         if self._few is None:
             from hps.train.few_rows import FewRows  # pyarrow takes its time to import
 
-            self._few = FewRows(self._record_columns(), self._left_out())
+            self._few = FewRows(self._record_columns(), self._left_out(), self.recipe.leading_zeros)
         return self._few
 
     def _record_columns(self) -> "RecordColumns":

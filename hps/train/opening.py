@@ -124,11 +124,13 @@ def _open_stored(options: TrainOptions, config: ReaderConfig, stored: StoredMode
     """The log as the model reads it."""
     fields = free_fields(config)
     try:
-        return stored.recipe.open_reader(options.data, [options.table()], **fields)
+        reader = stored.recipe.open_reader(options.data, [options.table()], **fields)
     except ConfigError as error:
         if options.new_data:
             error.add_note("--change-features gives the model the columns that DATA has now")
         raise
+    reader.left_out = stored.recipe.reading()["ignore"]
+    return reader
 
 
 def _open_new(options: TrainOptions, config: ReaderConfig) -> "Reader":

@@ -31,6 +31,7 @@ from hps.options.life import OF_FILE, LifeOptions
 from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
+from hps.reader.files import logs_of
 from hps.service.client.options import ClientConfig
 from hps.train.end_tag import check_end_tag
 from hps.train.held_out import FILES, HeldOut, cut
@@ -84,6 +85,8 @@ class TrainOptions(
 
     The options are those of `hps train`, declared in hps/options/ and listed in docs/options.md;
     `features` is `hps.Features` or the path of a features file, and None is what was not given.
+    `data`, `test` and `valid` may be record batches, too, as `hps.reader.open_reader` takes them,
+    but for an iterator: each is read several times.
 
     Args:
         remote: the servers that hold the rows, instead of a store of this process.
@@ -101,6 +104,8 @@ class TrainOptions(
     held_out: HeldOut | None = None
 
     def __post_init__(self) -> None:
+        for name in ("data", "test", "valid"):
+            object.__setattr__(self, name, logs_of(name, getattr(self, name)))
         check_options(self)
         if isinstance(self.features, str | Path):
             object.__setattr__(self, "features", Features.load(self.features))

@@ -43,6 +43,7 @@ _FLAGS = {
     "negative_rate": "--negative-rate",
 }
 READING = tuple(_FLAGS)
+ZEROS = "leading_zeros"
 # Of the log that is trained on alone: of others all examples are read.
 _OF_TRAINING = ("negative_rate",)
 # What a log that is only measured or scored may have otherwise: the model gets neither.
@@ -72,9 +73,10 @@ class ModelRecipe:
         num_dense: dense columns.
         hidden: widths of the deep part.
         dropout: of the deep part.
-        reader: fields of `ReaderConfig`, and `shared_vocabulary`. What earlier versions did not
-            store is as they had it: keys that are numbers as they are (but for criteo), and of
-            criteo's integers missing, 0 and below read as 0; all negatives.
+        reader: fields of `ReaderConfig`, `shared_vocabulary`, and of csv `leading_zeros`: features
+            some of whose values look like whole numbers that begin with 0. What earlier versions
+            did not store is as they had it: keys that are numbers as they are (but for criteo), and
+            of criteo's integers missing, 0 and below read as 0; all negatives.
         transform: what becomes of the log's columns before the model sees them, as
             `FeatureTransform.to_dict` has it; None of a model without a features file.
         embedding_dropout: of pooled embeddings; earlier versions had none.
@@ -176,9 +178,19 @@ class ModelRecipe:
     def reader_config(self) -> ReaderConfig:
         """How another log of the same columns is read: the features are named, so that nothing
         need be ignored, and no negative is left out."""
-        left_out = ("ignore", "shared_vocabulary", *_OF_TRAINING)
+        left_out = ("ignore", "shared_vocabulary", ZEROS, *_OF_TRAINING)
         fields = {**self.reader, **self.reading()}
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
+
+    @property
+    def leading_zeros(self) -> list[str]:
+        """Of csv the features whose values are text, and no whole numbers, however they look."""
+        return list(self.reader.get(ZEROS, ()))
+
+    def as_before(self, stored: "ModelRecipe") -> "ModelRecipe":
+        """With what only logs of before have shown."""
+        zeros = list(dict.fromkeys([*stored.leading_zeros, *self.leading_zeros]))
+        return replace(self, reader={**self.reader, ZEROS: zeros}) if zeros else self
 
     def batch_to_measure(self, server: "RowServer") -> int:
         """How many examples to measure at a time: more than are trained on, for what a batch costs
@@ -357,6 +369,7 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         **({"vocabularies": dict(config.vocabularies)} if config.vocabularies else {}),
         **({} if config.fields is None else {"fields": dict(config.fields)}),
         **({} if config.slot_layout is None else {"slot_layout": config.slot_layout}),
+        **({ZEROS: reader.leading_zeros} if reader.leading_zeros else {}),
     }
 
 

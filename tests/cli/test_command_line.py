@@ -277,6 +277,22 @@ def test_dir_names_what_is_loaded_at_first_use() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_overview_waits_for_nothing_that_declares_fields() -> None:
+    """Which takes longer than all else that it does."""
+    code = (
+        "import sys\n"
+        "from hps.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "late = {'dataclasses', 'inspect', 'json', 'hps.config', 'hps.cli.config_file', 'numpy'}\n"
+        "assert not late & {*sys.modules}, late & {*sys.modules}\n"
+        "try: main(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'hps._C', 'numpy', 'torch'} & {*sys.modules}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_a_built_package_has_every_page_that_help_and_messages_name(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     build = ["egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(tmp_path)]

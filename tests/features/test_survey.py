@@ -162,6 +162,40 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "--out" in capsys.readouterr().err
 
 
+def test_columns_of_which_nothing_is_made_are_ignored_with_the_reason(tmp_path: Path) -> None:
+    log, file = tmp_path / "log.parquet", tmp_path / "features.toml"
+    table = {
+        "label": [row % 2 for row in range(60)],
+        "at": pa.array([0] * 60, pa.timestamp("s")),
+        "app": [row % 7 for row in range(60)],
+        "nested": pa.array([{"a": 1}] * 60),
+        "day": pa.array([0] * 60, pa.date32()),
+    }
+    pq.write_table(pa.table(table), log)
+    assert main(["features", str(log), "--out", str(file), "--ignore", "day"]) == 0
+    text = file.read_text()
+    told = "# of a type that is not read, {}: write it as whole numbers, floats or text to use it\n"
+    ignored = 'kind = "ignored"\n'
+    assert f"[columns.at]\n{told.format('timestamp[ms]')}{ignored}" in text
+    assert f"[columns.nested]\n{told.format('struct<a: int64>')}{ignored}" in text
+    assert f"[columns.day]\n{ignored}" in text
+    described = train(TrainOptions(data=[log], store=tmp_path / "store", features=file, **SMALL))
+    kinds = {column["name"]: column["kind"] for column in described["columns"]}
+    assert kinds["at"] == kinds["nested"] == kinds["day"] == "ignored"
+
+
+def test_numbers_that_begin_with_zero_are_pointed_out(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = [f"{row % 2},{row:05d},{row},0.{row}\n" for row in range(60)]
+    log.write_text("".join(["label,zip,age,x\n", *rows]))
+    found = survey(log, ReaderConfig())
+    notes = {column.name: column.note for column in found.columns}
+    assert "some numbers begin with 0: read as text" in notes.pop("zip")
+    assert set(notes.values()) == {""}
+    assert "[columns.zip]\n# 60 distinct keys, 0.0% missing" in found.to_toml()
+    assert "\n# some numbers begin with 0: read as text" in found.to_toml()
+
+
 def test_bad_lines_and_empty_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write(tmp_path, "csv")
     log.write_text(f"{log.read_text()}7,1,2,v\n")

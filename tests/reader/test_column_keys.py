@@ -65,7 +65,7 @@ def test_odd_csv_says_what_pythons_own_reader_says(
         dense_columns=["price"],
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_files, "_BLOCK_BYTES", data.draw(st.sampled_from([800, 2000, 1 << 20])))
+        patch.setattr(csv_files, "BLOCK_BYTES", data.draw(st.sampled_from([800, 2000, 1 << 20])))
         batches = list(open_reader([log], tables=tables, config=config))
     expected = [
         [[] if not one[name] else [hps.key_of(name, one[name])] for one in rows] for name in "abc"
@@ -233,7 +233,7 @@ def test_a_slice_of_rows_keeps_the_keys_that_it_points_into(tmp_path: Path) -> N
     log.write_text("label,a,b\n" + "\n".join(lines) + "\n")
     tables = [hps.TableConfig(name="ads", dim=2)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_files, "_BLOCK_BYTES", 700)
+        patch.setattr(csv_files, "BLOCK_BYTES", 700)
         batches = list(open_reader([log], tables=tables, config=ReaderConfig(batch_size=128)))
     row = 0
     for batch in batches:

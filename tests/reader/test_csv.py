@@ -15,7 +15,7 @@ import torch
 
 import hps
 from hps.cli.main import main
-from hps.reader import ReaderConfig, open_reader
+from hps.reader import ReaderConfig, csv_lines, open_reader
 from hps.reader import csv_files as under_test
 from tests.reader.ends import Processes, processes
 
@@ -107,7 +107,9 @@ def test_keys_are_those_of_text_whatever_it_looks_like(tmp_path: Path) -> None:
 def test_a_quote_that_is_never_closed_is_found(tmp_path: Path) -> None:
     text = 'label,b,c\n1,0.5,x\n0,0.5,"yy\n1,0.3,z\n1,0.3,w\n'
     for name, content in (("a.csv", text), ("b.csv", text[:-1])):
-        with pytest.raises(hps.DataError, match=rf"{name}: a quote is opened and never closed"):
+        with pytest.raises(
+            hps.DataError, match=rf"{name}, line 3: a quote is opened and never closed"
+        ):
             read([write(tmp_path / name, content)])
         with pytest.raises(hps.DataError, match="a quote is opened and never closed"):
             read([tmp_path / name], ignore=["c"])
@@ -135,7 +137,7 @@ def test_quotes_within_values_hide_no_open_one_and_open_none(tmp_path: Path) -> 
     """A quote that does not begin a value is text, however many there are."""
     odd = 'label,a,b\n1,5" disk,x\n0,q,"x\n1,c,d\n0,e,f\n'
     for content in (odd, odd[:-1], odd.replace("\n", "\r\n"), odd[:-1] + '""'):
-        with pytest.raises(hps.DataError, match=r"log.csv: a quote is opened and never closed"):
+        with pytest.raises(hps.DataError, match=r"log.csv, line 3: a quote is opened and never"):
             read([write(tmp_path / "log.csv", content)])
     good = 'label,a,b\n1,5" disk,"x\ny"\n'
     for content in (good, good[:-1], good + "\n", good.replace("\n", "\r\n")):
@@ -155,7 +157,9 @@ def test_a_quote_that_is_never_closed_takes_no_rows_away_in_silence(
     text = f"label,b,c,d\n{rows}{row}\n{rows}"
     for content in (text, text[:-1]):
         log = write(tmp_path / "log.csv", content)
-        with pytest.raises(hps.DataError, match=r"log.csv, row 31: a quote is opened and never"):
+        with pytest.raises(
+            hps.DataError, match=r"log.csv, line 32 \(row 31\): a quote is opened and never"
+        ):
             read([log], on_error=on_error, batch_size=7)
 
 
@@ -170,10 +174,74 @@ def test_a_bad_row_whose_quotes_are_closed_is_skipped(tmp_path: Path) -> None:
 
 def test_without_labels_no_row_is_passed_over(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", "id,a,b\n1,x,y\n2,,\n3,z,w\n")
-    with pytest.raises(hps.DataError, match=r"log.csv, row 2: nothing is in it"):
+    with pytest.raises(hps.DataError, match=r"log.csv, line 3 \(row 2\): nothing is in it"):
         read([log], ignore=["id"], needs_labels=False)
     (batch,) = read([log], needs_labels=False)
     assert keys_by_row(batch)[1] == [[hps.key_of("a", "x")], [], [hps.key_of("a", "z")]]
+
+
+TWO_LINES = '1,"x\ny",0.5\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("1,y", "line 62 \\(row 31\\): 2 columns"),
+        ("2,y,1", "line 62 \\(row 31\\): label 2.0 in column 'label'"),
+        ("1,y,z", "line 62 \\(row 31\\): column 'c' holds 'z'"),
+        ('1,"y,1', "line 62 \\(row 31\\): a quote is opened and never closed"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_error_names_the_line_of_the_file(
+    tmp_path: Path, row: str, words: str, end: str
+) -> None:
+    """Rows above it take two lines each."""
+    text = ("label,b,c\n" + TWO_LINES * 30 + row + "\n").replace("\n", end)
+    log = write(tmp_path / "log.csv", text)
+    with pytest.raises(hps.DataError, match=words):
+        read([log], dense_columns=["c"])
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 1 << 20])
+def test_lines_are_counted_over_pieces_that_end_anywhere(
+    tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_lines, "_READ_BYTES", piece_bytes)
+    rows = ['"a""\r\n""b",c\r\n', "\r\n", 'a"\r\n', '"\r\n"x"\n', "last,one"]
+    log = write(tmp_path / "log.csv", "h,i\r\n" + "".join(rows))
+    lines = [csv_lines.line_of_row(log, row, ",") for row in (0, 1, 2, 3, 4, 5, None)]
+    assert lines == [1, 2, 4, 5, 6, 8, 8]
+
+
+SWALLOWED = '1,"u",0.5,v\n0,"w,0.25,x\n1,y,2.5,z\n0,y",1.5,z\n1,a,0.5,b\n'
+
+
+@pytest.mark.parametrize("ignored", [[], ["b"]])
+def test_quotes_that_make_one_value_of_the_lines_between_are_warned_of(
+    tmp_path: Path, ignored: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = write(tmp_path / "log.csv", "label,b,c,d\n" + SWALLOWED)
+    (batch,) = read([log], ignore=ignored)
+    assert len(batch) == 3
+    (record,) = caplog.records
+    assert "log.csv, line 3 (row 2): one value is a quoted text of 3 lines" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'label,b,c\n1,"a, b\nc, d\ne, f",g\n',  # no labels in the places of labels
+        'label,b,c\n1,"one\ntwo\nthree",g\n',
+        'label,b,c\n1,g,"a\nb,c,d"\n',
+        'label,b\n1,"a\nb, c"\n',
+    ],
+)
+def test_a_text_of_several_lines_is_not_warned_of(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (batch,) = read([write(tmp_path / "log.csv", text)])
+    assert len(batch) == 1 and not caplog.records
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +332,7 @@ def same(batch: hps.Batch, other: hps.Batch) -> bool:
 def test_a_reader_goes_on_from_any_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, bad: bool
 ) -> None:
-    monkeypatch.setattr(under_test, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(under_test, "BLOCK_BYTES", block)
     logs = [many(tmp_path / "0.csv", bad=bad), many(tmp_path / "1.csv", 70, 1, bad)]
     on_error = "skip" if bad else "raise"
     config = ReaderConfig(batch_size=64, epochs=2, on_error=on_error, dense_columns=["c"])
@@ -321,11 +389,19 @@ REFUSALS = [
     ("label,a,a\n1,2,3\n", {}, r"columns \['a'\] appear twice"),
     ("click,a\n1,2\n", {}, "no column 'label' for the label"),
     ("label,a\n1,2\n", {"ignore": ["b"]}, r"no columns \['b'\]"),
-    ("label,a,b\n1,2,0.5\n1,2,x\n", {"dense_columns": ["b"]}, "row 2: column 'b' holds 'x'"),
+    (
+        "label,a,b\n1,2,0.5\n1,2,x\n",
+        {"dense_columns": ["b"]},
+        r"line 3 \(row 2\): column 'b' holds 'x'",
+    ),
     ("label,a\n1,2\n", {"dense_columns": ["b"]}, r"no columns of numbers \['b'\]"),
-    ("label,a,b\n1,2,0.5\n1,2\n", {}, r"row 2: 2 columns, and the header has 3: '1,2'"),
-    ("label,a,b\n1,2,0.5\n2,2,1\n", {}, r"row 2: label 2.0 in column 'label' is not 0, 1 or -1"),
-    ("label,a\n1,2\n,3\n", {}, r"row 2: label nan in column 'label'"),
+    ("label,a,b\n1,2,0.5\n1,2\n", {}, r"line 3 \(row 2\): 2 columns, and the header has 3: '1,2'"),
+    (
+        "label,a,b\n1,2,0.5\n2,2,1\n",
+        {},
+        r"line 3 \(row 2\): label 2.0 in column 'label' is not 0, 1 or -1",
+    ),
+    ("label,a\n1,2\n,3\n", {}, r"line 3 \(row 2\): label nan in column 'label'"),
 ]
 
 
@@ -344,7 +420,8 @@ def test_a_number_that_is_none_further_on_is_named(tmp_path: Path) -> None:
     lines[150_000] = "1,7,abc"
     log = write(tmp_path / "log.csv", "label,a,b\n" + "\n".join(lines) + "\n")
     with pytest.raises(
-        hps.DataError, match="row 150001: column 'b' holds 'abc', which is no number"
+        hps.DataError,
+        match=r"line 150002 \(row 150001\): column 'b' holds 'abc', which is no number",
     ):
         read([log])
     reader = open_reader([log], tables=[TABLE], config=ReaderConfig(on_error="skip"))

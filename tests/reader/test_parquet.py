@@ -169,9 +169,17 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     other = write_log(tmp_path / "other.parquet", log_table().drop_columns(["city"]))
     with pytest.raises(hps.DataError, match=r"other\.parquet has no column 'city'"):
         list(open_parquet([log, other]))
-    for content in (b"", b"PAR1 nonsense", log.read_bytes()[:-20]):
+    damaged = log.read_bytes()[:-30] + b"\xff" * 22 + log.read_bytes()[-8:]
+    for content, words in {
+        b"": "it is empty",
+        b"PAR": "it begins with b'PAR' and not with",
+        b"label,a\n0,1\n": "it begins with b'labe' .* a model reads one format alone",
+        b"PAR1 nonsense": "it begins as one and has no footer at its end",
+        log.read_bytes()[:-20]: "it begins as one and has no footer at its end",
+        damaged: "its footer is damaged: ",
+    }.items():
         other.write_bytes(content)
-        with pytest.raises(hps.DataError, match=r"other\.parquet is not a parquet file"):
+        with pytest.raises(hps.DataError, match=rf"other\.parquet is not a parquet file: {words}"):
             open_parquet(other)
     state = {**next(open_parquet(log)).position, "offset": 11}
     reader = open_parquet(log)

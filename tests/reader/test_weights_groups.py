@@ -135,8 +135,9 @@ def test_a_bad_weight_makes_a_bad_row(tmp_path: Path, kind: str, value: Any, rea
     weights = [1.0, 0.5, 0.25, 2.5, value, 3.25, 1.0]
     log = write_log(tmp_path / f"log.{kind}", columns_of(w=weights))
     reader = open_log(log, kind, weight="w")
+    where = r"line 6 \(row 5\)" if kind == "csv" else "row 5"
     with pytest.raises(
-        hps.DataError, match=rf"log\.{kind}, row 5: the weight in column 'w' {reason}"
+        hps.DataError, match=rf"log\.{kind}, {where}: the weight in column 'w' {reason}"
     ):
         list(reader)
     skipping = open_log(log, kind, weight="w", on_error="skip")
@@ -149,7 +150,7 @@ def test_a_bad_weight_makes_a_bad_row(tmp_path: Path, kind: str, value: Any, rea
 
 def test_a_weight_of_csv_that_is_no_number_is_named_or_skipped(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", columns_of(w=[1, 2, "much", 4, 5, 6, 7]))
-    with pytest.raises(hps.DataError, match=r"log\.csv, row 3: column 'w' holds 'much'"):
+    with pytest.raises(hps.DataError, match=r"log\.csv, line 4 \(row 3\): column 'w' holds"):
         list(open_log(log, "csv", weight="w"))
     reader = open_log(log, "csv", weight="w", on_error="skip")
     assert joined(list(reader), "weights") == [1, 2, 4, 5, 6, 7] and reader.counts.skipped == 1

@@ -328,13 +328,34 @@ def test_columns_of_the_log_stand_beside_the_scores(tmp_path: Path, name: str, o
         with (tmp_path / out).open(newline="") as file:
             head, *rows = csv.reader(file)
         found = dict(zip(head, map(list, zip(*rows, strict=True)), strict=True))
-        found = {**found, **{one: list(map(float, found[one])) for one in ("price", "probability")}}
+        numbers = ["probability"] if name.endswith(".csv") else ["price", "probability"]
+        found = {**found, **{one: list(map(float, found[one])) for one in numbers}}
     else:
         found = pq.read_table(tmp_path / out).to_pydict()
+    if name.endswith(".csv"):  # whose columns are text
+        columns["price"] = [str(price) for price in columns["price"]]
     assert list(found) == ["user", "item", "price", "probability"]
     assert all(found[one] == columns[one] for one in ("user", "item", "price"))
     expected = scores_of(store, tmp_path / name, batch_size=4096).numpy()
     assert np.array_equal(np.array(found["probability"], np.float32), expected)
+
+
+@pytest.mark.parametrize("out", ["scores.csv", "scores.parquet"])
+def test_numbers_of_csv_are_kept_as_the_file_has_them(tmp_path: Path, out: str) -> None:
+    texts = ["1.50", "9007199254740993", "NA", "", " 7", "1e3"]
+    log = tmp_path / "log.csv"
+    rows = [f"{row % 2},i{row % 5},{texts[row % 6]}\n" for row in range(60)]
+    log.write_text("".join(["label,item,price\n", *rows]))
+    store = train_on(log, tmp_path / "store", dense_columns=("price",))
+    with hps.Model.load(store, dram="8MiB") as model:
+        predict_log(model, [log], tmp_path / out, keep=["price", "label"])
+    if out.endswith(".csv"):
+        with (tmp_path / out).open(newline="") as file:
+            found = [(row["price"], row["label"]) for row in csv.DictReader(file)]
+    else:
+        table = pq.read_table(tmp_path / out)
+        found = list(zip(*(table[name].to_pylist() for name in ("price", "label")), strict=True))
+    assert found == [(texts[row % 6], str(row % 2)) for row in range(60)]
 
 
 def test_kept_columns_follow_the_order_of_files_and_may_be_views(tmp_path: Path) -> None:

@@ -118,6 +118,9 @@ def test_what_was_given_once_need_not_be_given_again(tmp_path: Path) -> None:
     told = {column["name"]: column["kind"] for column in second["columns"]}
     assert told["new"] == "ignored" and told["click"] == "label"
     measured = evaluate_store([day], tmp_path / "store")
+    assert same["columns"] == first["columns"]  # with the reasons of the first run, too
+    why = {column["name"]: column["why"] for column in same["columns"]}
+    assert why["at"] == why["label"] == "left out by name"
     assert measured["logloss"] == pytest.approx(
         evaluate_store([log], tmp_path / "store")["logloss"]
     )

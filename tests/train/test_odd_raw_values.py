@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -282,6 +283,65 @@ def test_rows_of_a_csv_reader_are_scored_as_they_are(text_logs: dict[str, Any]) 
         rows = list(csv.DictReader(file))
     scores = [model.predict({name: [text] for name, text in row.items()}) for row in rows]
     torch.testing.assert_close(torch.cat(scores), expected, rtol=0, atol=2e-6)
+
+
+def test_ids_that_begin_with_zero_are_text_and_to_be_given_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers have lost their zeros, and no row would be found for them."""
+    log = tmp_path / "log.csv"
+    rows = [f"{row % 2},{row:05d},{row % 9},0{row}\n" for row in range(90)]
+    log.write_text("".join(["label,zip,age,n\n", *rows]))
+    words = ["train", str(log), "--store", str(tmp_path / "store"), "--dim", "2", "--hidden", "4"]
+    words += ["--batch-size", "30", "--dram", "8MiB", "--dense-columns", "n"]
+    assert main([*words, "--json", str(tmp_path / "out.json")]) == 0
+    told = "columns: 1 feature (hashed with the feature; text, as some numbers begin with 0): zip\n"
+    assert told in capsys.readouterr().err
+    columns = {
+        one["name"]: one for one in json.loads((tmp_path / "out.json").read_text())["columns"]
+    }
+    assert (columns["zip"]["type"], columns["age"]["type"]) == ("string", "int64")
+    # A later log that shows none does not make them numbers.
+    later = tmp_path / "later.csv"
+    later.write_text("label,zip,age,n\n" + "1,10001,3,4\n0,10002,5,6\n" * 30)
+    assert main(["train", str(later), *words[2:], "--resume", "--new-data"]) == 0
+    with hps.Model.load(tmp_path / "store", dram="8MiB") as model:
+        for many in (1, 90):
+            good = {"zip": ["00007"] * many, "age": [3] * many, "n": [7.0] * many}
+            model.predict(good)
+            model.predict({**good, "zip": [["00007"]] * many})
+            model.predict({**good, "zip": [None] * many})
+            whole: list[Any] = [[7] * many, [7.0] * many, np.full(many, 7), [[7]] * many]
+            for values in whole:
+                with pytest.raises(hps.ConfigError, match=r"'zip' is of type .* begin with 0"):
+                    model.predict({**good, "zip": values})
+
+
+@pytest.mark.parametrize("many", [1, 90])
+def test_a_list_of_a_csv_model_is_the_one_value_in_it(text_logs: dict[str, Any], many: int) -> None:
+    """An empty text has no key there, also within a list; several values are no row of csv."""
+    model, _, _, _ = text_logs["csv"]
+    texts = [*TEXTS, None] * many
+    columns = {"user": texts, "price": ["1"] * len(texts), "size": ["2"] * len(texts)}
+    expected = model.predict(columns)
+    in_lists: list[Any] = [
+        [[text] for text in texts],
+        [[None, text] for text in texts],
+        [[text] if text else [] for text in texts],
+        pa.array([[text] for text in texts], pa.list_(pa.string(), 1)),
+    ]
+    for values in in_lists:
+        assert torch.equal(model.predict({**columns, "user": values}), expected)
+    whole = {name: ["7"] * many for name in columns}
+    as_numbers = model.predict({**whole, "user": [[7]] * many})
+    assert torch.equal(as_numbers, model.predict(whole))
+    several = [["a"], [], ["a", None], ["a", "b"], ["a", "b"]] * many
+    row = {name: ["1"] * len(several) for name in columns}
+    told = r"predict, row 4: column 'user' holds \['a', 'b'\], and a csv log has one value"
+    with pytest.raises(hps.DataError, match=told):
+        model.predict({**row, "user": several})
+    with pytest.raises(hps.ConfigError, match="booleans"):
+        model.predict({**whole, "user": [[True]] * many})
 
 
 @pytest.mark.parametrize("many", [1, 90])

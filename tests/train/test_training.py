@@ -181,10 +181,13 @@ def test_finished_run_resumed_trains_nothing_more(
     out = tmp_path / "out.json"
     arguments = parse(*words, "--json", str(out))
     assert arguments.run(arguments) == 0
-    assert "'final' stands at the end of the data, after 2,000" in capsys.readouterr().out
+    assert (
+        "'final' is at the end of the data, after 2,000 examples, and --epochs is 1: give a "
+        "larger one, or other data with --new-data"
+    ) in capsys.readouterr().out
     limited = parse(*words, "--limit", "1500")
     assert limited.run(limited) == 0
-    assert "stands after 2,000 examples, and --limit is 1,500" in capsys.readouterr().out
+    assert "is after 2,000 examples, and --limit is 1,500: give" in capsys.readouterr().out
     figures = json.loads(out.read_text())
     assert figures["examples"] == 0 and figures["total_examples"] == 2000
     assert figures["digests"] == first["digests"] and figures["loss_digest"] == first["loss_digest"]

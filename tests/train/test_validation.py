@@ -13,6 +13,7 @@ import pytest
 
 import hps
 from hps import GpuCacheConfig
+from hps.cli.main import main
 from hps.models import ClickModel
 from hps.options.run import AUTO
 from hps.reader import Reader
@@ -201,6 +202,20 @@ def test_patience_ends_the_run_and_more_of_it_goes_on(
     assert on["examples"] > 0 and on["evaluations"][: len(entries)] == entries
     whole = train(options(log, tmp_path / "whole", patience=6, **changes))
     assert same_bits(on) == same_bits(whole) and on["evaluations"] == whole["evaluations"]
+
+
+def test_patience_is_the_reason_that_nothing_is_left(
+    tmp_path: Path, log: Path, valid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(log), "--store", str(tmp_path / "store"), "--valid", str(valid)]
+    words += ["--eval-every", "4", "--lr", "0.5", "--epochs", "30", "--patience", "2"]
+    words += ["--dim", "2", "--hidden", "4", "--batch-size", "64", "--dram", "8MiB"]
+    assert main(words) == 0
+    assert "ended early: 2 validation(s) in a row" in capsys.readouterr().out
+    assert main([*words, "--resume"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing left to train: checkpoint 'final' is where --patience 2 ended the run" in said
+    assert "give a larger --patience, or other data with --new-data" in said
 
 
 def test_the_best_is_the_first_of_equal_ones_by_what_was_asked_for() -> None:
