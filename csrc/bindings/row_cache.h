@@ -3,7 +3,7 @@
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
 //     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled, SumHere,
-//     ReadRows, WriteRows, Contains
+//     ReadRows, WriteRows, Contains, SetOccurrences (of a plan with sums, see batch/key_shares.h)
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -22,6 +22,7 @@ namespace hps {
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 using Labels = std::optional<Vector<const uint8_t>>;
 using Statistics = std::optional<Matrix<const uint8_t>>;
+using Whole = std::optional<Vector<const uint32_t>>;
 
 template <class Kind>
 class RowCacheBinding {
@@ -60,6 +61,14 @@ class RowCacheBinding {
     CheckShape(labels->size() == static_cast<size_t>(plan.num_occurrences()),
                "uint8 labels [occurrences of the plan] are needed");
     return labels->data();
+  }
+
+  // Whole numbers of the plan's occurrences.
+  static const uint32_t* WholeOf(const Whole& numbers, const Plan& plan) {
+    if (!numbers) return nullptr;
+    CheckShape(numbers->size() == static_cast<size_t>(plan.num_occurrences()),
+               "uint32 shows and clicks [occurrences of the plan] are needed");
+    return numbers->data();
   }
 
   // Of as many rows, as the layout has them.
@@ -261,6 +270,16 @@ class RowCacheBinding {
               return worst;
             },
             "plan"_a, "grads"_a.noconvert(), "lr"_a, "labels"_a.noconvert().none() = nb::none())
+        .def(
+            "set_occurrences",
+            [](Cache& cache, Plan& plan, Whole shows, Whole clicks) {
+              CheckShape(cache.layout().has_statistics, "a table that counts is needed");
+              const uint32_t* all = WholeOf(shows, plan);
+              const uint32_t* clicked = WholeOf(clicks, plan);
+              nb::gil_scoped_release unlocked;
+              Kind::SetOccurrences(&plan, all, clicked);
+            },
+            "plan"_a, "shows"_a.noconvert().none(), "clicks"_a.noconvert().none())
         .def(
             "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
             "period"_a)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
 _ARENAS = 1  # one heap for all threads: what one frees another takes
-_OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share")
+_FLAGS = {"true": True, "false": False}
+_OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share", "statistics")
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -137,6 +138,10 @@ def parse_table(text: str) -> "TableConfig":
             raise ConfigError(f"--table {text!r}: init={fields['init']!r} has too many numbers")
         for name, value in zip(names, numbers, strict=False):
             message.initializer.numbers[name] = _number(text, value)
+    if "statistics" in fields:
+        if fields["statistics"] not in _FLAGS:
+            raise ConfigError(f"--table {text!r}: statistics= must be one of {sorted(_FLAGS)}")
+        message.statistics = _FLAGS[fields["statistics"]]
     if "features" in fields:
         message.features.CopyFrom(FeatureList(names=fields["features"].split("+")))
     return from_message(message)

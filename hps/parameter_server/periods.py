@@ -15,7 +15,6 @@ from hps.common.row_layout import Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
-from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
 
@@ -33,13 +32,11 @@ class Periods:
     Args:
         tables: of the server.
         batches: of the server: the period stays while a pipeline is open.
-        checkpoints: of the server: they know whether the store is served.
     """
 
-    def __init__(self, tables: Tables, batches: Batches, checkpoints: Checkpoints) -> None:
+    def __init__(self, tables: Tables, batches: Batches) -> None:
         self._tables = tables
         self._batches = batches
-        self._checkpoints = checkpoints
 
     def advance(self, to: int | None) -> int:
         """As ParameterServer.advance_period."""
@@ -56,19 +53,20 @@ class Periods:
                     )
             elif now == _C.MAX_PERIOD:
                 raise ConfigError(f"advance_period: period {now} is the last one")
-            if self._checkpoints.history is not None:
-                raise ConfigError(
-                    f"advance_period: {tables.config.path} is a served store, whose log does not "
-                    "know periods yet"
-                )
             if num_open := self._batches.num_open_pipelines:
                 raise ConfigError(
                     f"advance_period: {num_open} open pipeline(s); leave the pipeline's `with` "
                     "block first"
                 )
-            tables.begin_change("advance_period")
-            tables.set_period(now + 1 if to is None else int(to))
+            self.begin(now + 1 if to is None else int(to))
             return tables.period
+
+    def begin(self, period: int) -> None:
+        """The store is at that period from now on. Within the updates."""
+        tables = self._tables
+        tables.begin_change("advance_period")
+        with tables.lock:
+            tables.set_period(period)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As ParameterServer.statistics."""

@@ -93,7 +93,7 @@ def _apply(
         )
     if mutation.kind == Kind.NOTHING:
         return None
-    if mutation.table not in server.tables:
+    if mutation.kind != Kind.PERIOD and mutation.table not in server.tables:
         raise ConfigError(
             f"the update log changes table {mutation.table!r}, which is not named here; open the "
             f"store once with hps.open(path, read_only=False) and leave its `with` block, or name "

@@ -17,7 +17,6 @@ from hps.config import (
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
-    refuse_statistics,
 )
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
@@ -30,10 +29,6 @@ class ServedConfig(Config):
     """A Config that may have no table yet."""
 
     least_tables: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_statistics(self.tables, "a service does not count them yet")
 
 
 @dataclass(frozen=True, kw_only=True)
