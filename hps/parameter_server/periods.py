@@ -40,8 +40,14 @@ class Periods:
 
     def advance(self, to: int | None) -> int:
         """As ParameterServer.advance_period."""
+        with self._tables.updates:
+            self.begin(self.check(to))
+            return self._tables.period
+
+    def check(self, to: int | None) -> int:
+        """The period that `advance` would begin; nothing changes. Errors as `advance`."""
         tables = self._tables
-        with tables.updates, tables.lock:
+        with tables.updates:
             tables.check_writable("advance_period")
             now = tables.period
             if to is not None:
@@ -58,8 +64,7 @@ class Periods:
                     f"advance_period: {num_open} open pipeline(s); leave the pipeline's `with` "
                     "block first"
                 )
-            self.begin(now + 1 if to is None else int(to))
-            return tables.period
+            return now + 1 if to is None else int(to)
 
     def begin(self, period: int) -> None:
         """The store is at that period from now on. Within the updates."""
