@@ -28,7 +28,7 @@ from tests.parameter_server.machines import end, run_machine
 
 DIM = 4
 INITIAL = 0.5
-KINDS = ("twins", "three_twins", "native_dram", "native_gpu", "native", "gpu")
+KINDS = ("twins", "three_twins", "native_dram", "native_gpu", "native", "rocksdb", "gpu")
 ONE_KEY = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 250))
 FEW_KEYS = st.lists(ONE_KEY, min_size=0, max_size=40)
 MANY_KEYS = st.tuples(st.integers(0, 200), st.integers(1, 400)).map(
