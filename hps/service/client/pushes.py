@@ -91,7 +91,12 @@ class Pushes:
             applied()
 
     def begin(
-        self, table: str, keys: AnyArray, grads: AnyArray, ack: str, labels: AnyArray | None
+        self,
+        table: str,
+        keys: AnyArray,
+        grads: AnyArray,
+        ack: str,
+        labels: AnyArray | None = None,
     ) -> Commit | None:
         """Sends a push; what waits for it, or None where there is no key."""
         config = self._shards.table(table, "push")
