@@ -97,9 +97,9 @@ class KeyShares {
   bool has_repeats_ = false;      // and its keys repeated
 };
 
-// What each occurrence of the share's keys stands for, in the place of one show and its label, after
-// their sums: shows[L] and of these clicks[L], of all occurrences of the batch. Null: one show each,
-// and the clicks that were counted. A share that counted no clicks takes none.
+// What each occurrence of the share's keys stands for, in the place of one show and its label,
+// after their sums: shows[L] and of these clicks[L], of all occurrences of the batch. Null: one
+// show each, and the clicks that were counted. A share that counted no clicks takes none.
 void SetOccurrences(const uint32_t* shows, const uint32_t* clicks, KeyShare* share);
 
 }  // namespace hps

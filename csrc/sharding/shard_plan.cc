@@ -121,8 +121,8 @@ void ShardPlan::Count(const uint8_t* labels, uint32_t* shows, uint32_t* clicks) 
     const int64_t id = is_in_order_ ? place : int64_t{ids_.data()[place]};
     places[id] = static_cast<uint32_t>(place);
   }
-  std::memset(shows, 0, static_cast<size_t>(count) * sizeof(uint32_t));
-  std::memset(clicks, 0, static_cast<size_t>(count) * sizeof(uint32_t));
+  std::fill(shows, shows + count, 0);
+  std::fill(clicks, clicks + count, 0);
   for (int64_t i = 0; i < share.num_occurrences; ++i) {
     const uint32_t place = places[share.ids[i] & ~kFirstOfKey];
     shows[place] += 1;

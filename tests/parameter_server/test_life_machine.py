@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 import hps
+from hps.common.occurrences import Occurrences
 from hps.contracts.updates import RowUpdate
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import Lab, evictions
@@ -82,6 +83,20 @@ class LifeMachine(RuleBasedStateMachine):
             weights, show, clicked, _ = self.model.get(key, ABSENT)
             moved = tuple(a - b for a, b in zip(weights, grad, strict=True))
             self.model[key] = Row(moved, show + 1, clicked + click, self.period)
+
+    @rule(keys=KEYS, seed=SEEDS, has_shows=st.booleans(), has_clicks=st.booleans())
+    def push_summed(self, keys: list[int], seed: int, has_shows: bool, has_clicks: bool) -> None:
+        """As a server or a rank that owns the keys pushes what others have summed."""
+        array, (grads, labels) = np.array(keys, np.uint64), self.draw(keys, seed)
+        shows = np.random.default_rng(seed).integers(1, 40, len(keys), np.uint32)
+        if not has_shows:
+            shows[:] = 1
+        clicks = (shows * labels * has_clicks).astype(np.uint32)
+        occurrences = Occurrences(shows if has_shows else None, clicks if has_clicks else None)
+        self.server.parts.rows.push("ads", array, grads, None, occurrences)
+        self.count(keys, grads, clicks)
+        for key, more in zip(keys, (shows - 1).tolist(), strict=True):
+            self.model[key] = self.model[key]._replace(show=self.model[key].show + more)
 
     def draw(self, keys: list[int], seed: int) -> tuple[Any, Any]:
         """Gradients and labels."""
