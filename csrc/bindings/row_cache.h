@@ -36,6 +36,7 @@ class RowCacheBinding {
     BindPooling(cls);
     BindMoves(cls);
     BindUpdates(cls);
+    BindCounts(cls);
     BindRows(cls);
   }
 
@@ -271,19 +272,6 @@ class RowCacheBinding {
             },
             "plan"_a, "grads"_a.noconvert(), "lr"_a, "labels"_a.noconvert().none() = nb::none())
         .def(
-            "set_occurrences",
-            [](Cache& cache, Plan& plan, Whole shows, Whole clicks) {
-              CheckShape(cache.layout().has_statistics, "a table that counts is needed");
-              const uint32_t* all = WholeOf(shows, plan);
-              const uint32_t* clicked = WholeOf(clicks, plan);
-              nb::gil_scoped_release unlocked;
-              Kind::SetOccurrences(&plan, all, clicked);
-            },
-            "plan"_a, "shows"_a.noconvert().none(), "clicks"_a.noconvert().none())
-        .def(
-            "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
-            "period"_a)
-        .def(
             "assign",
             [](Cache& cache, Plan& plan, Matrix<const float> rows,
                std::optional<Matrix<const float>> state, float lr, Statistics statistics) {
@@ -299,6 +287,24 @@ class RowCacheBinding {
             },
             "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a,
             "statistics"_a.noconvert().none() = nb::none());
+  }
+
+  // Of tables with statistics.
+  static void BindCounts(nb::class_<Cache>* cls) {
+    using namespace nb::literals;
+    cls->def(
+           "set_occurrences",
+           [](Cache& cache, Plan& plan, Whole shows, Whole clicks) {
+             CheckShape(cache.layout().has_statistics, "a table that counts is needed");
+             const uint32_t* all = WholeOf(shows, plan);
+             const uint32_t* clicked = WholeOf(clicks, plan);
+             nb::gil_scoped_release unlocked;
+             Kind::SetOccurrences(&plan, all, clicked);
+           },
+           "plan"_a, "shows"_a.noconvert().none(), "clicks"_a.noconvert().none())
+        .def(
+            "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
+            "period"_a);
   }
 
   static void BindRows(nb::class_<Cache>* cls) {
