@@ -13,6 +13,7 @@ import pytest
 import hps
 from hps.cluster.folder.offline import reshard
 from hps.cluster.world.local_world import LocalWorld
+from hps.contracts.updates import RowUpdate
 from tests.cluster.ranks import Failure, run_ranks, successes
 
 ADS = hps.TableConfig(name="ads", dim=4, features=["a"], statistics=True)
@@ -173,3 +174,44 @@ def test_a_label_that_is_no_click_ends_the_step_before_a_row_changes(tmp_path: P
     assert all(isinstance(one, Failure) for one in results)
     assert "labels[0] is 0.5; clicks are counted" in str(results[1].error)
     assert isinstance(results[0].error, hps.ClusterError)
+
+
+def test_tables_that_count_are_stepped_together(tmp_path: Path) -> None:
+    """Of different keys on each rank, of which one has none of a table."""
+    tables = [ADS, PLAIN, hps.TableConfig(name="more", dim=2, features=["c"], statistics=True)]
+    keys = {
+        (0, "ads"): np.array([7, 8, 7, 30], np.uint64),
+        (1, "ads"): np.array([8, 31, 7], np.uint64),
+        (1, "more"): np.array([5, 5, 6, 7, 5, 39], np.uint64),
+        (2, "ads"): np.array([9], np.uint64),
+        (2, "more"): np.array([6, 39], np.uint64),
+        (2, "plain"): np.array([6, 39], np.uint64),
+    }
+    clicks = {place: (np.arange(len(of)) % 2).astype(np.uint8) for place, of in keys.items()}
+
+    def body(world: LocalWorld) -> list[list[float]]:
+        config = hps.Config(path=tmp_path / "s", tables=tables)
+        with hps.ClusterParameterServer(config, world) as server:
+            updates = [
+                RowUpdate(
+                    table,
+                    of,
+                    np.ones((len(of), server.tables[table].dim), np.float32),
+                    clicks=clicks[rank, table],
+                )
+                for (rank, table), of in keys.items()
+                if rank == world.rank
+            ]
+            server.apply(updates)
+            found = [server.statistics(table, KEYS) for table in ("ads", "more")]
+            return [one[name].tolist() for one in found for name in ("show", "click")]
+
+    recount = []
+    for table in ("ads", "more"):
+        show, click = np.zeros(40), np.zeros(40)
+        for place, of in keys.items():
+            if place[1] == table:
+                np.add.at(show, of.astype(np.int64), 1)
+                np.add.at(click, of.astype(np.int64), clicks[place])
+        recount += [show.tolist(), click.tolist()]
+    assert successes(run_ranks(3, body)) == [recount] * 3
