@@ -110,6 +110,8 @@ def parse_table(text: str) -> "TableConfig":
 
     >>> parse_table("name=ads,dim=16,optimizer=adam,lr=0.01,beta1=0.8,init=uniform:-0.1:0.1").dim
     16
+    >>> parse_table("name=ads,dim=16,statistics=true").statistics
+    True
     """
     from hps.service.messages.table_messages import from_message
     from hps.v1.parameter_server_pb2 import FeatureList, Table
@@ -245,8 +247,8 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="name=..,dim=..",
         help="a table of the store, created if missing; also optimizer=, its numbers (lr=, "
-        "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=; "
-        "may be repeated",
+        "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=, "
+        "statistics=true (rows count shows and clicks); may be repeated",
     )
     add(
         "--seed",
