@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hps.common.expiry import Expiry
 from hps.common.initializers import Constant, Normal, Uniform
 from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
 from hps.common.version import __version__ as __version__
@@ -55,6 +56,7 @@ __all__ = [
     "CorruptionError",
     "DataError",
     "DramCacheConfig",
+    "Expiry",
     "Features",
     "GpuCacheConfig",
     "HpsError",

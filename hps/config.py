@@ -13,6 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from hps.common.expiry import Expiry
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
@@ -92,6 +93,8 @@ class TableConfig:
         share: its part of each tier's bytes, relative to the other tables'.
         statistics: rows count their shows and clicks, in 16 bytes more; see docs/life_cycle.md.
             Fixed once the store exists.
+        expiry: when rows die; None: they live for ever. It implies statistics, and may change while
+            the store exists, from the next period on.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -108,6 +111,7 @@ class TableConfig:
     shared_vocabulary: bool = False
     share: float = 1.0
     statistics: bool = False
+    expiry: Expiry | None = None
 
     @property
     def layout(self) -> "RowLayout":
@@ -134,6 +138,10 @@ class TableConfig:
             )
         require_flag(f"{where}: shared_vocabulary", self.shared_vocabulary)
         require_flag(f"{where}: statistics", self.statistics)
+        if self.expiry is not None:
+            if not isinstance(self.expiry, Expiry):
+                raise ConfigError(f"{where}: expiry={self.expiry!r} must be an hps.Expiry or None")
+            object.__setattr__(self, "statistics", True)
         require_number(f"{where}: share", self.share, above=0)
         if self.features is not None:
             features: object = self.features
@@ -170,6 +178,20 @@ def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
             raise ConfigError(
                 f"table {table.name!r} has statistics=True, but {why}: use hps.ParameterServer "
                 "with rows in DRAM, or statistics=False"
+            )
+
+
+def refuse_expiry(tables: Iterable[TableConfig], why: str) -> None:
+    """As refuse_statistics, of tables whose rows die.
+
+    Raises:
+        ConfigError: names the table, why, and what to do.
+    """
+    for table in tables:
+        if table.expiry is not None:
+            raise ConfigError(
+                f"table {table.name!r} has expiry={table.expiry!r}, but {why}: use "
+                "hps.ParameterServer with engine='segments' and rows in DRAM, or expiry=None"
             )
 
 
@@ -308,7 +330,7 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name appears twice")
-        self._check_statistics()
+        self._check_life()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -330,10 +352,13 @@ class Config:
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
 
-    def _check_statistics(self) -> None:
+    def _check_life(self) -> None:
         gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
         if gpu:
+            refuse_expiry(self.tables, f"rows in a gpu_cache on {gpu} do not die yet")
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
+        if self.ssd.engine == "rocksdb":
+            refuse_expiry(self.tables, "rows that engine='rocksdb' keeps do not die yet")
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

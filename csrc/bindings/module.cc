@@ -28,6 +28,7 @@ NB_MODULE(_C, module) {
       "xxh64",
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
+  hps::BindLifeRules(module);
   hps::BindReader(module);
   hps::BindRecords(module);
   hps::BindShardPlan(module);

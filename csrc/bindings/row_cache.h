@@ -16,6 +16,7 @@
 #include "bindings/bags.h"
 #include "bindings/cache_options.h"
 #include "bindings/translate.h"
+#include "table/life_table.h"
 
 namespace hps {
 
@@ -304,7 +305,14 @@ class RowCacheBinding {
            "plan"_a, "shows"_a.noconvert().none(), "clicks"_a.noconvert().none())
         .def(
             "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
-            "period"_a);
+            "period"_a)
+        .def(
+            "set_rules",
+            [](Cache& cache, const LifeTable* table) {
+              cache.SetRules(table == nullptr ? LifeRules{} : table->rules());
+            },
+            "rules"_a.none(), nb::keep_alive<1, 2>())
+        .def("drop_dead", &Cache::DropDead, "period"_a, Unlocked());
   }
 
   static void BindRows(nb::class_<Cache>* cls) {

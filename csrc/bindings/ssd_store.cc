@@ -366,6 +366,18 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
+      .def(
+          "set_period",
+          [](SsdStore& store, uint32_t period, bool is_change) {
+            ThrowIfError(store.SetPeriod(period, is_change));
+          },
+          nb::arg("period"), nb::arg("is_change"), Release())
+      .def(
+          "has_deaths",
+          [](const SsdStore& store, size_t table) {
+            return TableOf(store, table).schema().has_deaths;
+          },
+          nb::arg("table"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

@@ -10,6 +10,7 @@
 #include "batch/key_share.h"
 #include "optimizer/initializer.h"
 #include "optimizer/optimizer.h"
+#include "table/life_rules.h"
 #include "table/reserve.h"
 
 namespace hps {
@@ -48,6 +49,7 @@ struct CacheView {
   OptimizerNumbers numbers;
   InitializerSpec initializer;
   uint32_t period;  // in which updates count, in a table with statistics
+  LifeRules rules;  // of such a table
 };
 
 struct BatchLoops {

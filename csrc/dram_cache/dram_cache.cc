@@ -342,7 +342,7 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
       const int64_t slot = worker->slots[worker->missing[entry]];
       view_.table.marks[slot].flags = is_found[entry] ? 0 : unfound_flags;
       if (create && is_found[entry] == 0 && view_.table.has_statistics()) {
-        SetLastPeriod(RowAt(view_.table, slot), view_.period);
+        NoteSeen(RowAt(view_.table, slot), view_.period, view_.rules);
       }
       worker->num_dirtied += is_found[entry] == 0;
     }

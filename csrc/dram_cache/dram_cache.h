@@ -115,6 +115,11 @@ class DramCache {
   void Apply(BatchPlan* plan, float lr);
   // In which updates count from now on, in a table with statistics.
   void SetPeriod(uint32_t period) { view_.period = period; }
+  // By which such rows decay and die from now on; what they point to outlives the cache.
+  void SetRules(const LifeRules& rules) { view_.rules = rules; }
+  // Drops the rows that are dead in the period; there are no pins, and none of these rows is dirty.
+  // Returns how many.
+  int64_t DropDead(uint32_t period);
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew; statistics [count], or null: they stay, but for the
   // last period.

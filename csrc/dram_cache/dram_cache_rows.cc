@@ -1,6 +1,8 @@
 // The verbs of DramCache that set, drop or walk over rows: assign, create, contains, erase, scan.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "common/check.h"
 #include "common/float_mode.h"
@@ -12,7 +14,7 @@ namespace {
 
 // A row that was given a value, which is no update.
 void NotePeriod(const CacheView& cache, int64_t slot) {
-  if (cache.table.has_statistics()) SetLastPeriod(RowAt(cache.table, slot), cache.period);
+  if (cache.table.has_statistics()) NoteSeen(RowAt(cache.table, slot), cache.period, cache.rules);
 }
 
 // Flags of a row that was given a value; counts into worker->result (fresh) and num_dirtied.
@@ -49,6 +51,28 @@ int64_t NextDirtyBucket(const TableView& table, int64_t bucket, int64_t end) {
   return bucket;
 }
 
+// Frees the slots of a bucket's rows that are dead in a period; how many.
+int64_t DropDeadOf(const TableView& table, int64_t bucket, uint32_t period) {
+  const int64_t first = bucket * kBucketSlots;
+  for (int64_t slot = first; slot < first + kBucketSlots; ++slot) {
+    if (table.digests[slot] != 0) __builtin_prefetch(RowAt(table, slot));
+  }
+  int64_t num_dropped = 0;
+  for (int64_t slot = first; slot < first + kBucketSlots; ++slot) {
+    const uint8_t flags = table.marks[slot].flags;
+    if (table.digests[slot] == 0 || (flags & kFresh) || !IsDead(RowAt(table, slot), period)) {
+      continue;
+    }
+    HPS_CHECK((flags & (kDirty | kPending)) == 0);
+    const KeyPlace place = PlaceOfHash(table.shape, MixKey(KeyAt(table, slot)));
+    if (bucket != place.first) PlainCounts{}.decrease(table.spilled + place.first);
+    table.digests[slot] = 0;
+    table.marks[slot] = {};
+    ++num_dropped;
+  }
+  return num_dropped;
+}
+
 }  // namespace
 
 void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
@@ -73,7 +97,9 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
         StartState(lanes, view_.kind, row, lr, view_.numbers);
       }
       NotePeriod(view_, slot);
-      if (statistics != nullptr) SetStatistics(RowAt(view_.table, slot), statistics[position]);
+      if (statistics != nullptr) {
+        SetStatistics(RowAt(view_.table, slot), statistics[position], view_.rules);
+      }
       MarkOne(view_.table, slot, worker);
     }
   });
@@ -179,6 +205,23 @@ Status DramCache::Erase(const uint64_t* keys, int64_t count, uint8_t* presence) 
     ++epoch_;
   }
   return Status::Ok();
+}
+
+// Both buckets of a key are in one part, so threads that have parts to themselves share nothing.
+int64_t DramCache::DropDead(uint32_t period) {
+  HPS_CHECK(num_pins_ == 0);
+  std::vector<int64_t> dropped(pool_->num_threads());
+  const int64_t num_parts = shape().num_parts;
+  DealOut(pool_, static_cast<size_t>(num_parts), [&](size_t part, int worker) {
+    for (int64_t bucket = static_cast<int64_t>(part); bucket < view_.table.shape.num_buckets();
+         bucket += num_parts) {
+      dropped[worker] += DropDeadOf(view_.table, bucket, period);
+    }
+  });
+  const int64_t num_dropped = std::accumulate(dropped.begin(), dropped.end(), int64_t{0});
+  num_rows_ -= num_dropped;
+  if (num_dropped > 0) ++epoch_;
+  return num_dropped;
 }
 
 int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t* rows) const {

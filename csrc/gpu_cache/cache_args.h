@@ -9,6 +9,7 @@
 #include "common/atomics.h"
 #include "optimizer/initializer.h"
 #include "optimizer/optimizer.h"
+#include "table/life_rules.h"
 #include "table/reserve.h"
 
 namespace hps {
@@ -58,6 +59,7 @@ struct CacheArgs {
   OptimizerKind kind;
   int32_t dim;
   uint32_t period;  // in which updates count, in a table with statistics
+  LifeRules rules;  // of such a table; its powers are memory of the host
 };
 
 inline constexpr int kNumRounds = 6;

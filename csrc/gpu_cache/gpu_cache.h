@@ -82,6 +82,11 @@ class GpuCacheOver {
   void Apply(GpuPlan* plan, float lr);
   // In which updates count from now on, in a table with statistics.
   void SetPeriod(uint32_t period) { args_.period = period; }
+  // By which such rows decay and die from now on; what they point to outlives the cache.
+  void SetRules(const LifeRules& rules) { args_.rules = rules; }
+  // Drops the rows that are dead in the period; there are no pins, and none of these rows is dirty.
+  // Returns how many.
+  int64_t DropDead(uint32_t period);
   // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
   // null to start it anew; statistics [L], or null: they stay, but for the last period.
   void Assign(GpuPlan* plan, const float* rows, const float* state, const RowStatistics* statistics,

@@ -67,7 +67,7 @@ HPS_HD void MarkUpdated(const CacheArgs& cache, int64_t slot, int64_t i) {
 
 // A row that was given a value, which is no update.
 HPS_HD void NotePeriod(const CacheArgs& cache, int64_t slot) {
-  if (cache.table.has_statistics()) SetLastPeriod(RowAt(cache.table, slot), cache.period);
+  if (cache.table.has_statistics()) NoteSeen(RowAt(cache.table, slot), cache.period, cache.rules);
 }
 
 // A row nobody stored: key and initial weights, padding zero, the state of a new row.

@@ -75,6 +75,18 @@ Status GpuCacheOver<Launcher>::Erase(const uint64_t* keys, int64_t count, uint8_
 }
 
 template <class Launcher>
+int64_t GpuCacheOver<Launcher>::DropDead(uint32_t period) {
+  HPS_CHECK(count(kCountPins) == 0);
+  const int64_t before = count(kCountRows);
+  const DropDeadArgs args = {args_, period};
+  launcher_.one(shape().num_slots(),
+                [args](auto group, int64_t i) { DropDeadOne(group, args, i); });
+  const int64_t num_dropped = before - count(kCountRows);
+  if (num_dropped > 0) ++epoch_;
+  return num_dropped;
+}
+
+template <class Launcher>
 int64_t GpuCacheOver<Launcher>::Scan(int64_t* cursor, bool dirty_only, int64_t most,
                                      uint8_t* rows) {
   const int64_t num_slots = shape().num_slots();

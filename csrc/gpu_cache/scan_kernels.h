@@ -29,6 +29,11 @@ struct ScanArgs {
   int64_t* result;     // [2] rows copied, slot to go on from
 };
 
+struct DropDeadArgs {
+  CacheArgs cache;
+  uint32_t period;
+};
+
 inline namespace HPS_BUILD {
 
 HPS_HD uint8_t PresenceOf(const TableView& table, int64_t slot) {
@@ -72,6 +77,19 @@ HPS_HD void EraseOne(Group, const KeysArgs& args, int64_t i) {
   Count(args.cache, flags & kFresh ? kCountFresh : kCountRows, i, -1);
   if (flags & kDirty) Count(args.cache, kCountDirty, i, -1);
   table.marks[slot] = {};
+}
+
+// i: a slot. Nothing is pinned, and no dead row is dirty.
+template <class Group>
+HPS_HD void DropDeadOne(Group, const DropDeadArgs& args, int64_t i) {
+  const TableView& table = args.cache.table;
+  if (table.digests[i] == 0 || (table.marks[i].flags & kFresh)) return;
+  if (!IsDead(RowAt(table, i), args.period)) return;
+  const int64_t first = PlaceOfKey(args.cache, KeyAt(table, i)).first;
+  if (i / kBucketSlots != first) SharedCounts{}.decrease(table.spilled + first);
+  Count(args.cache, kCountRows, i, -1);
+  table.digests[i] = 0;
+  table.marks[i] = {};
 }
 
 // i: a slot of those looked at. Then ranks are summed up.

@@ -356,7 +356,8 @@ HPS_HD void CountUpdateOne(Group, const CountUpdateArgs& args, int64_t i) {
   if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
   const int64_t id = WindowId(args.batch, i);
   const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
-  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period);
+  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period,
+              cache.rules);
 }
 
 // i: an occurrence. A key's last occurrence counts.
@@ -392,7 +393,7 @@ HPS_HD void AssignOne(Group group, const AssignArgs& args, int64_t i) {
     MarkUpdated(cache, slot, i);
     NotePeriod(cache, slot);
     if (args.statistics != nullptr)
-      SetStatistics(RowAt(cache.table, slot), args.statistics[position]);
+      SetStatistics(RowAt(cache.table, slot), args.statistics[position], cache.rules);
   });
 }
 

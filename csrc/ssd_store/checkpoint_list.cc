@@ -63,7 +63,7 @@ CheckpointSummary CheckpointList::Summarize(const Checkpoint& checkpoint) const 
   summary.created = checkpoint.created;
   summary.is_current = checkpoint.id == commits_->manifest().current;
   for (const TableCheckpoint& table : checkpoint.tables) {
-    summary.num_rows += table.num_rows;
+    summary.num_rows += table.num_rows - table.num_expired;
     summary.num_segments += table.segments.size();
     for (const SegmentInfo& segment : table.segments) {
       summary.bytes += segment.FileBytes(table.schema.row_bytes);

@@ -143,12 +143,12 @@ Status Compaction::CopyRun(const Segment& segment, uint64_t first, const uint64_
 void Compaction::CarryTombstones(const std::vector<Tombstone>& tombstones) {
   std::vector<uint64_t> keys(tombstones.size());
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = tombstones[i].key;
-  std::vector<uint8_t> stored(kMostPieceRecords);
+  std::vector<uint8_t> named(kMostPieceRecords);
   for (uint64_t first = 0; first < keys.size(); first += kMostPieceRecords) {
     const uint64_t count = std::min(kMostPieceRecords, keys.size() - first);
-    table_->Contains(&keys[first], count, stored.data());
+    table_->Names(&keys[first], count, named.data());
     for (uint64_t i = 0; i < count; ++i) {
-      if (stored[i] == 0) writer_->AddTombstone(keys[first + i]);
+      if (named[i] == 0) writer_->AddTombstone(keys[first + i]);
     }
   }
 }

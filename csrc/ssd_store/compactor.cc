@@ -150,6 +150,7 @@ Status Compactor::CompactOnce(size_t table, Runner runner, uint64_t below, bool*
   std::unique_ptr<Compaction> compaction;
   Status status;
   try {
+    HPS_RETURN_IF_ERROR(BuryExpired(table, runner, below));
     status = Begin(table, runner, below, has_gained, &compaction);
     if (compaction == nullptr) return status;
     status = compaction->Run(&waiting_->pace, runner == Runner::kThread);
@@ -158,6 +159,39 @@ Status Compactor::CompactOnce(size_t table, Runner runner, uint64_t below, bool*
                     options_.path + ": the system has no memory left for a compaction", ENOMEM);
   }
   return End(table, std::move(compaction), status);
+}
+
+Status Compactor::BuryExpired(size_t table, Runner runner, uint64_t below) {
+  const double threshold = runner == Runner::kThread ? options_.compaction_threshold : -1.0;
+  for (const auto& segment : (*tables_)[table].ToBury(threshold, below)) {
+    const Status buried = BuryOf(table, *segment, runner == Runner::kThread);
+    if (buried.ok()) continue;
+    const std::lock_guard<OwnedMutex> lock(state_->lock());
+    if (buried.os_error() == ECANCELED) return state_->CheckWritable();
+    ++num_failures_;
+    const bool is_damage = buried.code() == StatusCode::kCorruption;
+    if (is_damage) (*tables_)[table].SetAside(segment->info.number);
+    is_failing_ = is_failing_ || !is_damage;
+    return buried;
+  }
+  return Status::Ok();
+}
+
+// The keys are read without the lock; what has happened to them meanwhile is seen under it.
+Status Compactor::BuryOf(size_t table, const Segment& segment, bool is_paced) {
+  std::shared_ptr<File> file;
+  HPS_RETURN_IF_ERROR(tables_->context()->cache->Open(segment.info.number, segment.path, &file));
+  Status buried;
+  FooterVisitor visitor;
+  visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
+    if (!buried.ok()) return;
+    if (is_paced) waiting_->pace.Spend(count * sizeof(uint64_t));
+    const std::lock_guard<OwnedMutex> lock(state_->lock());
+    buried = state_->CheckWritable();
+    if (buried.ok()) buried = (*tables_)[table].Bury(segment, first, keys, count);
+  };
+  HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, visitor));
+  return buried;
 }
 
 // *compaction stays empty if there is nothing to do.
@@ -238,7 +272,7 @@ CompactionSpace Compactor::SpaceOf(size_t first, size_t end) const {
   }
   CompactionSpace space;
   for (size_t table = first; table < end; ++table) {
-    const uint64_t record = RowSpace((*tables_)[table].schema().row_bytes);
+    const uint64_t record = (*tables_)[table].RowSpace();
     for (const std::shared_ptr<Segment>& segment : (*tables_)[table].AllToRewrite()) {
       const uint64_t bytes = segment->info.FileBytes(segment->row_bytes);
       space.written_bytes += segment->live * record;

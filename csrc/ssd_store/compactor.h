@@ -69,6 +69,9 @@ class Compactor {
   void Run();
   uint64_t SpaceBound(size_t table, uint64_t live_bytes, uint64_t num_spare) const;
   Status CompactOnce(size_t table, Runner runner, uint64_t below, bool* has_gained);
+  // Erases the expired records of segments that are worth a rewriting for their sake.
+  Status BuryExpired(size_t table, Runner runner, uint64_t below);
+  Status BuryOf(size_t table, const Segment& segment, bool is_paced);
   Status Begin(size_t table, Runner runner, uint64_t below, bool* has_gained,
                std::unique_ptr<Compaction>* compaction);
   Status End(size_t table, std::unique_ptr<Compaction> compaction, Status status);

@@ -5,6 +5,7 @@
 // Above it: segment, manifest_records, manifest, reader_pin. Below it: encoding, crc32c, hash.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "common/hash.h"
 #include "files/crc32c.h"
 #include "files/encoding.h"
+#include "table/row_layout.h"
 
 namespace hps {
 
@@ -20,6 +22,10 @@ inline constexpr uint32_t kFormatVersion = 1;
 // of such a table; nothing else differs in them.
 inline constexpr uint32_t kStatisticsVersion = 2;
 inline constexpr uint32_t kStatisticsBit = 0x100;  // beside the optimizer's number in a schema
+// The same of a table whose footers have each record's period of death, too; tables with statistics
+// are made so.
+inline constexpr uint32_t kDeathsVersion = 3;
+inline constexpr uint32_t kDeathsBit = 0x200;
 inline constexpr std::string_view kSegmentMagic = "HPSSEGM1";
 inline constexpr std::string_view kFooterMagic = "HPSFOOT1";
 inline constexpr std::string_view kManifestMagic = "HPSMANI1";
@@ -29,6 +35,7 @@ inline constexpr std::string_view kIndexMagic = "HPSINDX1";
 inline constexpr uint64_t kSegmentHeaderBytes = 64;
 inline constexpr uint64_t kFooterTrailerBytes = 48;
 inline constexpr uint64_t kTombstoneBytes = 16;
+inline constexpr uint64_t kDeathBytes = 4;
 inline constexpr uint64_t kChecksumBytes = 4;
 inline constexpr uint64_t kMostRecords = uint64_t{1} << 28;  // of one segment
 
@@ -45,6 +52,13 @@ inline constexpr std::string_view kIndexPrefix = "index-";
 inline uint64_t SegmentSeed(uint64_t segment_number) { return MixKey(segment_number + 1); }
 inline uint32_t RecordSeed(uint64_t segment_seed, uint64_t record) {
   return static_cast<uint32_t>(MixKey(segment_seed + record));
+}
+
+// Of a row of a table with statistics.
+inline uint32_t RowDeath(const char* row) {
+  uint32_t death;
+  std::memcpy(&death, row + kStatisticsAt + offsetof(RowStatistics, dies_at), sizeof(death));
+  return death;
 }
 
 inline uint64_t RowKey(const void* row) {

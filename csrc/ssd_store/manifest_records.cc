@@ -12,8 +12,9 @@ void PutSchema(Encoder* out, const TableSchema& schema) {
   out->Put(schema.id);
   out->PutString(schema.name);
   out->Put(schema.dim);
-  const uint32_t bit = schema.has_statistics ? kStatisticsBit : 0;
-  out->Put(static_cast<uint32_t>(schema.kind) | bit);
+  const uint32_t statistics = schema.has_statistics ? kStatisticsBit : 0;
+  const uint32_t deaths = schema.has_deaths ? kDeathsBit : 0;
+  out->Put(static_cast<uint32_t>(schema.kind) | statistics | deaths);
   out->PutString(schema.initializer);
   out->Put(schema.initializer_numbers[0]);
   out->Put(schema.initializer_numbers[1]);
@@ -26,8 +27,9 @@ TableSchema GetSchema(Decoder* in) {
   schema.name = in->GetString();
   schema.dim = in->Get<uint32_t>();
   const uint32_t kind = in->Get<uint32_t>();
-  schema.kind = static_cast<OptimizerKind>(kind & ~kStatisticsBit);
+  schema.kind = static_cast<OptimizerKind>(kind & ~(kStatisticsBit | kDeathsBit));
   schema.has_statistics = (kind & kStatisticsBit) != 0;
+  schema.has_deaths = (kind & kDeathsBit) != 0;
   schema.initializer = in->GetString();
   schema.initializer_numbers[0] = in->Get<double>();
   schema.initializer_numbers[1] = in->Get<double>();
@@ -44,8 +46,9 @@ void PutSegment(Encoder* out, const SegmentInfo& segment) {
   out->Put(segment.footer_checksum);
 }
 
-SegmentInfo GetSegment(Decoder* in) {
+SegmentInfo GetSegment(Decoder* in, const TableSchema& schema) {
   SegmentInfo segment;
+  segment.has_deaths = schema.has_deaths;
   segment.number = in->Get<uint64_t>();
   segment.sequence = in->Get<uint64_t>();
   segment.generation = in->Get<uint32_t>();
@@ -96,7 +99,7 @@ std::string EncodeOpen(const OpenRecord& record) {
 bool DecodeOpen(std::string_view payload, OpenRecord* record) {
   Decoder in(payload);
   const uint32_t version = in.Get<uint32_t>();
-  if (version != kFormatVersion && version != kStatisticsVersion) return false;
+  if (version < kFormatVersion || version > kDeathsVersion) return false;
   record->store_id = in.Get<uint64_t>();
   record->seed = in.Get<uint64_t>();
   record->reserved_end = in.Get<uint64_t>();
@@ -118,6 +121,7 @@ std::string EncodeCheckpoint(const Checkpoint& checkpoint) {
   for (const TableCheckpoint& table : checkpoint.tables) {
     PutSchema(&out, table.schema);
     out.Put(table.num_rows);
+    if (table.schema.has_deaths) out.Put(table.num_expired);
     out.Put(static_cast<uint64_t>(table.segments.size()));
     for (const SegmentInfo& segment : table.segments) PutSegment(&out, segment);
   }
@@ -144,9 +148,10 @@ bool DecodeCheckpoint(std::string_view payload, Checkpoint* checkpoint) {
     TableCheckpoint table;
     table.schema = GetSchema(&in);
     table.num_rows = in.Get<uint64_t>();
+    if (table.schema.has_deaths) table.num_expired = in.Get<uint64_t>();
     const uint64_t num_segments = in.Get<uint64_t>();
     for (uint64_t j = 0; j < num_segments && !in.failed(); ++j) {
-      table.segments.push_back(GetSegment(&in));
+      table.segments.push_back(GetSegment(&in, table.schema));
     }
     checkpoint->tables.push_back(std::move(table));
   }

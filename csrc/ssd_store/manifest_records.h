@@ -25,8 +25,12 @@ struct TableSchema {
   double initializer_numbers[2] = {0, 0};
   uint32_t row_bytes = 0;
   bool has_statistics = false;
+  bool has_deaths = false;  // of a table with statistics: its footers tell when records die
 
-  uint32_t format_version() const { return has_statistics ? kStatisticsVersion : kFormatVersion; }
+  uint32_t format_version() const {
+    if (has_deaths) return kDeathsVersion;
+    return has_statistics ? kStatisticsVersion : kFormatVersion;
+  }
 };
 
 // A sealed segment. Entries of a table are ordered by (sequence, generation, position).
@@ -37,12 +41,19 @@ struct SegmentInfo {
   uint64_t num_records = 0;
   uint64_t num_tombstones = 0;
   uint32_t footer_checksum = 0;
+  bool has_deaths = false;  // as its table's schema says
 
   uint64_t RecordOffset(uint64_t record, uint64_t row_bytes) const {
     return kSegmentHeaderBytes + record * (row_bytes + kChecksumBytes);
   }
+  // Of the footer: keys, tombstones, periods of death, trailer.
+  uint64_t DeathsOffset(uint64_t row_bytes) const {
+    return RecordOffset(num_records, row_bytes) + num_records * 8 +
+           num_tombstones * kTombstoneBytes;
+  }
   uint64_t FooterBytes() const {
-    return num_records * 8 + num_tombstones * kTombstoneBytes + kFooterTrailerBytes;
+    return num_records * (has_deaths ? 8 + kDeathBytes : 8) + num_tombstones * kTombstoneBytes +
+           kFooterTrailerBytes;
   }
   uint64_t FileBytes(uint64_t row_bytes) const {
     return RecordOffset(num_records, row_bytes) + FooterBytes();
@@ -52,7 +63,8 @@ struct SegmentInfo {
 // One table at a checkpoint.
 struct TableCheckpoint {
   TableSchema schema;
-  uint64_t num_rows = 0;
+  uint64_t num_rows = 0;              // that the index named
+  uint64_t num_expired = 0;           // of these, dead in the period of the checkpoint
   std::vector<SegmentInfo> segments;  // by (sequence, generation)
 };
 

@@ -134,9 +134,12 @@ Status SegmentWriter::WritePiece(RecordPiece* piece, const char* rows, uint64_t 
 
 // A checkpoint after every batch finds all keys here; a large segment would need too much memory.
 void SegmentWriter::KeepKeys(const char* rows, uint64_t first, uint64_t count) {
+  const bool has_deaths = segment_->info.has_deaths;
   keys_.resize(first - first_key_);  // without those of an append that was not installed
+  deaths_.resize(has_deaths ? keys_.size() : 0);
   if (keys_.size() + count > kMostKeys) {
     keys_.clear();
+    deaths_.clear();
     first_key_ = first;
   }
   if (count > kMostKeys) {
@@ -145,6 +148,7 @@ void SegmentWriter::KeepKeys(const char* rows, uint64_t first, uint64_t count) {
   }
   for (uint64_t i = 0; i < count; ++i) {
     keys_.push_back(RowKey(rows + i * segment_->row_bytes));
+    if (has_deaths) deaths_.push_back(RowDeath(rows + i * segment_->row_bytes));
   }
 }
 
@@ -168,42 +172,58 @@ Status SegmentWriter::Seal() {
   return touched_ > end ? file_->Truncate(end) : Status::Ok();
 }
 
-Status SegmentWriter::WriteFooter(uint64_t* end) {
-  SegmentInfo& info = segment_->info;
-  uint64_t offset = info.RecordOffset(info.num_records, segment_->row_bytes);
-  uint32_t checksum = 0;
-  const auto put = [&](const void* bytes, uint64_t size) {
-    checksum = Crc32c(checksum, bytes, size);
-    const Status status = file_->Write(offset, bytes, size);
-    offset += size;
+// Of the records in order: the older ones' are read back, which checks them.
+Status SegmentWriter::WriteKeys(FooterPart* keys, FooterPart* deaths) {
+  const SegmentInfo& info = segment_->info;
+  const auto put = [this](FooterPart* part, const void* bytes, uint64_t size) {
+    part->checksum = Crc32c(part->checksum, bytes, size);
+    const Status status = file_->Write(part->offset, bytes, size);
+    part->offset += size;
     return status;
   };
-  std::vector<uint64_t> keys;
+  std::vector<uint64_t> some_keys;
+  std::vector<uint32_t> some_deaths;
   Status written;
+  const auto visit = [&](uint64_t, uint64_t count, const char* records) {
+    some_keys.resize(count);
+    some_deaths.resize(info.has_deaths ? count : 0);
+    for (uint64_t i = 0; i < count; ++i) {
+      some_keys[i] = RowKey(records + i * segment_->stride());
+      if (info.has_deaths) some_deaths[i] = RowDeath(records + i * segment_->stride());
+    }
+    if (written.ok()) written = put(keys, some_keys.data(), count * 8);
+    if (written.ok()) written = put(deaths, some_deaths.data(), some_deaths.size() * kDeathBytes);
+  };
   const uint64_t num_read = std::min(first_key_, info.num_records);
-  const Status read = ReadRecords(file_.get(), *segment_, num_read,
-                                  [&](uint64_t, uint64_t count, const char* records) {
-                                    keys.resize(count);
-                                    for (uint64_t i = 0; i < count; ++i)
-                                      keys[i] = RowKey(records + i * segment_->stride());
-                                    if (written.ok()) written = put(keys.data(), count * 8);
-                                  });
-  HPS_RETURN_IF_ERROR(read);
+  HPS_RETURN_IF_ERROR(ReadRecords(file_.get(), *segment_, num_read, visit));
   HPS_RETURN_IF_ERROR(written);
-  HPS_RETURN_IF_ERROR(put(keys_.data(), (info.num_records - num_read) * 8));
-  HPS_RETURN_IF_ERROR(put(tombstones_.data(), tombstones_.size() * kTombstoneBytes));
+  const uint64_t num_kept = info.num_records - num_read;
+  HPS_RETURN_IF_ERROR(put(keys, keys_.data(), num_kept * 8));
+  return put(deaths, deaths_.data(), info.has_deaths ? num_kept * kDeathBytes : 0);
+}
+
+Status SegmentWriter::WriteFooter(uint64_t* end) {
+  SegmentInfo& info = segment_->info;
+  SegmentInfo sealed = info;
+  sealed.num_tombstones = tombstones_.size();
+  FooterPart keys{info.RecordOffset(info.num_records, segment_->row_bytes)};
+  FooterPart deaths{sealed.DeathsOffset(segment_->row_bytes)};
+  HPS_RETURN_IF_ERROR(WriteKeys(&keys, &deaths));
+  const uint64_t tombstone_bytes = tombstones_.size() * kTombstoneBytes;
+  HPS_RETURN_IF_ERROR(file_->Write(keys.offset, tombstones_.data(), tombstone_bytes));
+  uint32_t checksum = Crc32c(keys.checksum, tombstones_.data(), tombstone_bytes);
   Encoder out;
   out.PutRaw(kFooterMagic);
   out.Put(info.number);
   out.Put(info.num_records);
   out.Put(static_cast<uint64_t>(tombstones_.size()));
   out.Put(uint64_t{0});
-  out.Put(uint32_t{0});
+  out.Put(deaths.checksum);
   checksum = Crc32c(checksum, out.bytes().data(), out.bytes().size());
   out.Put(checksum);
-  HPS_RETURN_IF_ERROR(file_->Write(offset, out.bytes().data(), out.bytes().size()));
-  *end = offset + out.bytes().size();
-  info.num_tombstones = tombstones_.size();
+  HPS_RETURN_IF_ERROR(file_->Write(deaths.offset, out.bytes().data(), out.bytes().size()));
+  *end = deaths.offset + out.bytes().size();
+  info.num_tombstones = sealed.num_tombstones;
   info.footer_checksum = checksum;
   return Status::Ok();
 }

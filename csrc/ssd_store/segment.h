@@ -30,7 +30,11 @@ struct Segment {
   uint32_t row_bytes = 0;
   SegmentInfo info;
   bool is_sealed = false;
-  uint64_t live = 0;             // records that the index names
+  uint64_t live = 0;  // records that the index names
+  // Of a table whose footers have them: by record, the period of death while the index names it,
+  // else kNeverDies; and how many of these are dead in the table's period.
+  std::vector<uint32_t> deaths;
+  uint64_t expired = 0;
   std::vector<uint32_t> chunks;  // of the table's location space, one for each 4096 records
 
   uint64_t stride() const { return row_bytes + kChecksumBytes; }
@@ -52,6 +56,9 @@ Status CheckFooterChecksum(File* file, const Segment& segment, uint32_t checksum
 // Checks length, footer and the footer's checksum (not the header), calling the visitor on the way;
 // kCorruption by name. What the visitor was given counts only if the result is ok.
 Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visitor);
+// Of each record its period of death, checked against its checksum in the trailer, which the
+// footer's covers.
+Status ReadDeaths(File* file, const Segment& segment, std::vector<uint32_t>* deaths);
 // The checksums of some records, numbers[i] of the segment, whose rows lie at rows[i]; if there are
 // `copies`, row i goes to copies[i] on the way.
 void RecordChecksums(const Segment& segment, const uint64_t* numbers, const char* const* rows,
@@ -78,6 +85,12 @@ Status ReadRecords(File* file, const Segment& segment, uint64_t num_records,
 
 // Records on their way from a caller's rows to a file; kept from one append to the next.
 using RecordPiece = std::vector<char>;
+
+// A part of a footer as it is written, piece by piece.
+struct FooterPart {
+  uint64_t offset = 0;  // of what comes next
+  uint32_t checksum = 0;
+};
 
 class SegmentWriter {
  public:
@@ -115,12 +128,14 @@ class SegmentWriter {
   Status WritePiece(RecordPiece* piece, const char* rows, uint64_t record, uint64_t count);
   void StartWriteback(uint64_t end);
   void KeepKeys(const char* rows, uint64_t first, uint64_t count);
+  Status WriteKeys(FooterPart* keys, FooterPart* deaths);
   Status WriteFooter(uint64_t* end);
 
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<File> file_;
   std::vector<Tombstone> tombstones_;
-  std::vector<uint64_t> keys_;  // of records from first_key_ on, a bounded number
+  std::vector<uint64_t> keys_;    // of records from first_key_ on, a bounded number
+  std::vector<uint32_t> deaths_;  // of the same, where the table's footers have them
   uint64_t first_key_ = 0;
   uint64_t reserved_ = 0;
   uint64_t touched_ = 0;    // up to here space may have been taken, by what failed too

@@ -64,6 +64,23 @@ Status ReadFooter(File* file, const Segment& segment, const FooterVisitor& visit
   return CheckFooterChecksum(file, segment, checksum);
 }
 
+Status ReadDeaths(File* file, const Segment& segment, std::vector<uint32_t>* deaths) {
+  const SegmentInfo& info = segment.info;
+  deaths->assign(info.has_deaths ? info.num_records : 0, kNeverDies);
+  if (deaths->empty()) return Status::Ok();
+  const uint64_t offset = info.DeathsOffset(segment.row_bytes);
+  const uint64_t size = deaths->size() * kDeathBytes;
+  HPS_RETURN_IF_ERROR(file->Read(offset, size, deaths->data()));
+  uint32_t stored = 0;
+  const uint64_t end = info.FileBytes(segment.row_bytes);
+  HPS_RETURN_IF_ERROR(file->Read(end - 2 * sizeof(stored), sizeof(stored), &stored));
+  const uint32_t checksum = Crc32c(0, deaths->data(), size);
+  if (checksum == stored) return Status::Ok();
+  return Corruption(file->path(), offset,
+                    "the checksum of the periods of death is " + std::to_string(checksum) +
+                        ", stored is " + std::to_string(stored));
+}
+
 Status RecordDamage(const Segment& segment, uint64_t record, const char* bytes, uint32_t checksum,
                     const uint64_t* key) {
   uint32_t stored = 0;

@@ -14,9 +14,10 @@ inline constexpr uint64_t kSpareSegments = 4;
 inline constexpr uint64_t kSegmentShare = 4;
 inline constexpr uint64_t kLeastSegmentBytes = uint64_t{8} << 20;
 
-// Of a row of row_bytes: its record, and its key in the footer.
-constexpr uint64_t RowSpace(uint64_t row_bytes) {
-  return row_bytes + kChecksumBytes + sizeof(uint64_t);
+// Of a row of row_bytes: its record, and its key in the footer, where its period of death may be,
+// too.
+constexpr uint64_t RowSpace(uint64_t row_bytes, bool has_deaths = false) {
+  return row_bytes + kChecksumBytes + sizeof(uint64_t) + (has_deaths ? kDeathBytes : 0);
 }
 
 }  // namespace hps

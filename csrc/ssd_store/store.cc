@@ -98,6 +98,16 @@ Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8
   return state_.Explained(tables_[table].Erase(keys, count, found));
 }
 
+Status SsdStore::SetPeriod(uint32_t period, bool is_change) {
+  HPS_RETURN_IF_ERROR(state_.CheckOwner());
+  const std::lock_guard<OwnedMutex> lock(state_.lock());
+  if (is_change) HPS_RETURN_IF_ERROR(state_.CheckWritable());
+  if (is_change) checkpointer_.SetChanged(true);
+  for (size_t table = 0; table < tables_.size(); ++table) tables_[table].SetPeriod(period);
+  compactor_.Wake();
+  return Status::Ok();
+}
+
 Status SsdStore::Compact(size_t first, size_t end) {
   HPS_RETURN_IF_ERROR(state_.CheckOwner());
   uint64_t below = 0;

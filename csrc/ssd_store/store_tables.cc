@@ -104,6 +104,8 @@ Status StoreTables::Check(const Checkpoint& checkpoint) {
       HPS_RETURN_IF_ERROR(cache_.Open(info.number, segment.path, &file));
       HPS_RETURN_IF_ERROR(CheckSegmentHeader(file.get(), segment, table.schema, context_.store_id));
       HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
+      std::vector<uint32_t> deaths;
+      HPS_RETURN_IF_ERROR(ReadDeaths(file.get(), segment, &deaths));
     }
   }
   return Status::Ok();

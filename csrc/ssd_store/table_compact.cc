@@ -184,6 +184,7 @@ void TableStore::FillPlan(const std::vector<Candidate>& candidates, CompactionPl
                                 IsOlder(segment.info, info) && segment.info.number < info.number;
     }
   }
+  plan->output.has_deaths = schema_.has_deaths;
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr || segment->info.sequence != plan->output.sequence) continue;
     plan->output.generation = std::max(plan->output.generation, segment->info.generation + 1);
@@ -252,6 +253,7 @@ Status TableStore::AddOutput(const CompactionPlan& plan, std::shared_ptr<Segment
     return Status(StatusCode::kStore, "a checkpoint was loaded meanwhile", ECANCELED);
   }
   const uint64_t num_records = output->info.num_records;
+  output->deaths.assign(schema_.has_deaths ? num_records : 0, kNeverDies);
   *ordinal = AddSegment(std::move(output));
   if (!AddChunks(*ordinal, num_records)) {
     const Segment& segment = *segments_[*ordinal];
@@ -275,8 +277,11 @@ bool TableStore::Install(const CompactionPlan& plan, uint32_t ordinal, uint64_t 
       if (index_.Find(hash) != sources[i]) continue;
       uint64_t previous = KeyIndex::kNone;
       HPS_CHECK(index_.Put(hash, Location(output, first + i), &previous));  // nothing grows
-      --segments_[chunks_[previous >> kChunkBits].segment]->live;
+      const uint32_t death = Unname(previous, nullptr);
       ++output.live;
+      if (!schema_.has_deaths) continue;
+      output.deaths[first + i] = death;
+      output.expired += IsDeadBy(death);
     }
   }
   return true;

@@ -15,6 +15,7 @@ namespace hps {
 void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   writer_.reset();
   ++num_loads_;
+  period_ = 0;  // nothing is buried before the caller says in which one the checkpoint is
   busy_.clear();
   set_aside_.clear();
   index_.Clear();
@@ -46,7 +47,7 @@ Status TableStore::Load(const TableCheckpoint* checkpoint, ThreadPool* pool,
                                                " rows in its segments, its manifest says " +
                                                std::to_string(checkpoint->num_rows));
   }
-  return Status::Ok();
+  return LoadDeaths(pool);
 }
 
 Status TableStore::LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSnapshot& snapshot,
@@ -59,7 +60,8 @@ Status TableStore::LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSn
     return Status(StatusCode::kCorruption, "the snapshot has another table '" + schema_.name + "'");
   }
   HPS_RETURN_IF_ERROR(CheckSegments(pool));
-  return snapshot.LoadIndex(*image, pool, &index_);
+  HPS_RETURN_IF_ERROR(snapshot.LoadIndex(*image, pool, &index_));
+  return LoadDeaths(pool);
 }
 
 // Segments and chunks as the snapshot has them; false if they are not those of the checkpoint.

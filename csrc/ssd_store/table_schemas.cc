@@ -80,6 +80,7 @@ void AddSchemas(const StoreOptions& options, OpenRecord* open) {
     if (FindSchema(open->tables, asked.name) != nullptr) continue;
     open->tables.push_back(asked);
     open->tables.back().id = next_id++;
+    open->tables.back().has_deaths = asked.has_statistics;
   }
 }
 

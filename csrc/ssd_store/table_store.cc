@@ -52,6 +52,7 @@ uint64_t TableStore::CapacityFor(uint64_t num_rows) const {
 
 uint64_t TableStore::FullBytesFor(uint64_t num_rows) const {
   SegmentInfo full;
+  full.has_deaths = schema_.has_deaths;
   full.num_records = CapacityFor(num_rows);
   return full.FileBytes(schema_.row_bytes);
 }
@@ -70,6 +71,7 @@ Status TableStore::OpenSegment() {
   auto segment = std::make_shared<Segment>();
   HPS_RETURN_IF_ERROR(context_->take_number(&segment->info.number));
   segment->info.sequence = segment->info.number;
+  segment->info.has_deaths = schema_.has_deaths;
   segment->path = context_->folder + "/" + FileName(kSegmentPrefix, segment->info.number);
   segment->row_bytes = schema_.row_bytes;
   HPS_RETURN_IF_ERROR(
@@ -124,27 +126,35 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
     parts[worker].starts = KeyIndex::SortByShard(end - start, item, &items_[start]);
   });
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  segments_[writer_ordinal_]->info.num_records = first + count;
+  Segment& open = *segments_[writer_ordinal_];
+  open.info.num_records = first + count;
   if (!AddChunks(writer_ordinal_, first + count)) return OutOfPlaces();
-  std::vector<std::vector<int64_t>> live(parts.size());
-  for (std::vector<int64_t>& counts : live) counts.resize(segments_.size());
+  if (schema_.has_deaths) {
+    open.deaths.resize(first);  // without those of an append that was not installed
+    for (uint64_t i = 0; i < count; ++i) open.deaths.push_back(RowDeath(rows + i * row_bytes));
+  }
+  std::vector<std::vector<Change>> changes(parts.size());
+  for (std::vector<Change>& counts : changes) counts.resize(segments_.size());
   std::atomic<bool> has_memory{true};
   DealOut(pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
     for (const InstallPart& part : parts) {
       const uint64_t size = part.starts[shard + 1] - part.starts[shard];
       const KeyItem* items = part.items + part.starts[shard];
-      if (!PutShard(items, size, &live[worker])) has_memory = false;
+      if (!PutShard(items, size, &changes[worker])) has_memory = false;
     }
   });
   for (size_t i = 0; i < segments_.size(); ++i) {
     if (segments_[i] == nullptr) continue;
-    for (const std::vector<int64_t>& counts : live) segments_[i]->live += counts[i];
+    for (const std::vector<Change>& counts : changes) {
+      segments_[i]->live += counts[i].live;
+      segments_[i]->expired += counts[i].expired;
+    }
   }
   return has_memory ? Status::Ok() : OutOfMemory();
 }
 
 // items[i].location is a record of the open segment.
-bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<int64_t>* live) {
+bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<Change>* changes) {
   const Segment& segment = *segments_[writer_ordinal_];
   for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_.Prefetch(items[i].hash);
   for (uint64_t i = 0; i < count; ++i) {
@@ -152,8 +162,10 @@ bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<int6
     uint64_t previous = KeyIndex::kNone;
     const uint64_t location = Location(segment, items[i].location);
     if (!index_.Put(items[i].hash, location, &previous)) return false;
-    ++(*live)[writer_ordinal_];
-    if (previous != KeyIndex::kNone) --(*live)[chunks_[previous >> kChunkBits].segment];
+    Change& change = (*changes)[writer_ordinal_];
+    ++change.live;
+    change.expired += IsExpired(location);
+    if (previous != KeyIndex::kNone) Unname(previous, changes);
   }
   return true;
 }
@@ -187,36 +199,50 @@ Status TableStore::Append(const char* rows, uint64_t count) {
   return Status::Ok();
 }
 
+// A tombstone never goes into a segment that is older, by its number, than a compaction's output:
+// so a number tells which outputs were copied when its rows were gone already.
+Status TableStore::EnsureTombstonesFit() {
+  if (writer_ != nullptr && writer_->segment()->info.number >= newest_output_) return Status::Ok();
+  HPS_RETURN_IF_ERROR(Seal());
+  return OpenSegment();
+}
+
+bool TableStore::EraseNamed(uint64_t key) {
+  const uint64_t location = index_.Erase(MixKey(key));
+  if (location == KeyIndex::kNone) return false;
+  const bool was_there = !IsExpired(location);
+  Unname(location, nullptr);
+  writer_->AddTombstone(key);
+  return was_there;
+}
+
+// The keys are gone already. If a full disk refuses the footer, its tombstones wait in memory for
+// the next seal; an error after that is of the sync, and stops the store.
+Status TableStore::SealIfFull() {
+  if (!IsWriterFull()) return Status::Ok();
+  const Status sealed = Seal();
+  return writer_ != nullptr ? Status::Ok() : sealed;
+}
+
 Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
   context_->lock->AssertHeld();
   std::memset(found, 0, count);
-  // A tombstone never goes into a segment that is older, by its number, than a compaction's output:
-  // so a number tells which outputs were copied when its rows were gone already.
   if (writer_ == nullptr || writer_->segment()->info.number < newest_output_) {
     std::vector<uint8_t> stored(count);
     Contains(keys, count, stored.data());
     if (std::find(stored.begin(), stored.end(), 1) == stored.end()) return Status::Ok();
-    HPS_RETURN_IF_ERROR(Seal());
-    HPS_RETURN_IF_ERROR(OpenSegment());
   }
+  HPS_RETURN_IF_ERROR(EnsureTombstonesFit());
   for (uint64_t first = 0; first < count; first += kLockedKeys) {
     const uint64_t end = std::min(count, first + kLockedKeys);
     writer_->ReserveTombstones(end - first);
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     for (uint64_t i = first; i < end; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
-      const uint64_t location = index_.Erase(MixKey(keys[i]));
-      if (location == KeyIndex::kNone) continue;
-      found[i] = 1;
-      --segments_[chunks_[location >> kChunkBits].segment]->live;
-      writer_->AddTombstone(keys[i]);
+      found[i] = EraseNamed(keys[i]);
     }
   }
-  if (!IsWriterFull()) return Status::Ok();
-  // The keys are gone already. If a full disk refuses the footer, its tombstones wait in memory for
-  // the next seal; an error after that is of the sync, and stops the store.
-  const Status sealed = Seal();
-  return writer_ != nullptr ? Status::Ok() : sealed;
+  return SealIfFull();
 }
 
 Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8_t* found) const {
@@ -230,7 +256,7 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
     for (uint64_t i = 0; i < count; ++i) {
       if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
       const uint64_t location = index_.Find(MixKey(keys[i]));
-      found[i] = location != KeyIndex::kNone;
+      found[i] = location != KeyIndex::kNone && !IsExpired(location);
       if (!found[i]) continue;
       wanted.push_back(Decode(location));
       wanted.back().row = static_cast<uint32_t>(i);
@@ -251,19 +277,20 @@ void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) 
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (uint64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
-    found[i] = index_.Find(MixKey(keys[i])) != KeyIndex::kNone;
+    const uint64_t location = index_.Find(MixKey(keys[i]));
+    found[i] = location != KeyIndex::kNone && !IsExpired(location);
   }
 }
 
 uint64_t TableStore::num_rows() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  return index_.size();
+  return index_.size() - NumExpired();
 }
 
 TableFigures TableStore::Figures() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   TableFigures figures;
-  figures.num_rows = index_.size();
+  figures.num_rows = index_.size() - NumExpired();
   figures.index_bytes = index_.memory_bytes() + chunks_.capacity() * sizeof(ChunkPlace) +
                         free_chunks_.capacity() * sizeof(uint32_t);
   for (const std::shared_ptr<Segment>& segment : segments_) {
@@ -274,7 +301,8 @@ TableFigures TableStore::Figures() const {
     figures.segment_bytes += segment->is_sealed
                                  ? segment->info.FileBytes(segment->row_bytes)
                                  : kSegmentHeaderBytes + segment->info.num_records * RowSpace();
-    figures.index_bytes += sizeof(Segment) + segment->chunks.capacity() * sizeof(uint32_t);
+    figures.index_bytes += sizeof(Segment) + segment->chunks.capacity() * sizeof(uint32_t) +
+                           segment->deaths.capacity() * sizeof(uint32_t);
   }
   return figures;
 }
@@ -289,10 +317,11 @@ TableSnapshot TableStore::Snapshot() const {
     parts[i].live.resize((segments_[i]->info.num_records + 63) / 64);
   }
   index_.ForEachLocation([&](uint64_t location) {
+    if (IsExpired(location)) return;
     const WantedRecord place = Decode(location);
     parts[place.segment].live[place.record / 64] |= uint64_t{1} << (place.record % 64);
   });
-  snapshot.num_rows = index_.size();
+  snapshot.num_rows = index_.size() - NumExpired();
   snapshot.row_bytes = schema_.row_bytes;
   for (TableSnapshot::Part& part : parts) {
     if (part.segment != nullptr) snapshot.parts.push_back(std::move(part));
@@ -319,6 +348,7 @@ TableCheckpoint TableStore::ToCheckpoint() const {
   TableCheckpoint checkpoint;
   checkpoint.schema = schema_;
   checkpoint.num_rows = index_.size();
+  checkpoint.num_expired = NumExpired();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr) continue;
     HPS_CHECK(segment->is_sealed);

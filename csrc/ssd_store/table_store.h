@@ -106,6 +106,9 @@ class TableStore {
   Status Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8_t* found) const;
   void Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const;
   uint64_t num_rows() const;
+  // Rows whose period of death has come are absent from now on, whatever becomes of their bytes.
+  // Looks at four bytes a record, in memory.
+  void SetPeriod(uint32_t period);
   TableFigures Figures() const;
   TableSnapshot Snapshot() const;
 
@@ -131,11 +134,19 @@ class TableStore {
   // table: a quarter of the live rows, at least 8 MiB, at most the store's segment_bytes.
   uint64_t SegmentCapacity() const { return CapacityFor(num_rows()); }
   uint64_t FullSegmentBytes() const { return FullBytesFor(num_rows()); }
-  uint64_t RowSpace() const { return hps::RowSpace(schema_.row_bytes); }
+  uint64_t RowSpace() const { return hps::RowSpace(schema_.row_bytes, schema_.has_deaths); }
 
   // table_compact.cc. The store runs one compaction at a time: Plan, Begin, then FindLive as rows
   // are copied, AddOutput and Install, and in any case End.
 
+  // named[i] = 1 where the index names a record of the key, expired or not.
+  void Names(const uint64_t* keys, uint64_t count, uint8_t* named) const;
+  // Sealed segments of which expired records would give back more than the threshold's share, or
+  // any if it is negative; numbered below `below`.
+  std::vector<std::shared_ptr<Segment>> ToBury(double threshold, uint64_t below) const;
+  // Erases those records [first, first + count) of a segment that are expired, and whose keys these
+  // are, so that what compaction takes away with them uncovers no older record of a key.
+  Status Bury(const Segment& segment, uint64_t first, const uint64_t* keys, uint64_t count);
   // Forgets segments that hold no live record and no tombstone that is still needed; whether any.
   bool DropDead(std::vector<std::weak_ptr<Segment>>* retired);
   // Segments numbered `below` or higher stay out of it. False if there is nothing to do, or a
@@ -163,6 +174,11 @@ class TableStore {
   void TakeBack();  // all that were set aside
 
  private:
+  // How much a segment holds more, of what its fields of the same names count.
+  struct Change {
+    int64_t live = 0;
+    int64_t expired = 0;
+  };
   struct Candidate {
     uint32_t ordinal = 0;
     uint64_t gain = 0;      // bytes that a rewriting gives back
@@ -193,11 +209,23 @@ class TableStore {
   // Names the records [first, first + count) of the open segment, whose rows these are. After an
   // error some of the keys are in the index.
   Status InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count);
-  bool PutShard(const KeyItem* items, uint64_t count, std::vector<int64_t>* live);
+  bool PutShard(const KeyItem* items, uint64_t count, std::vector<Change>* changes);
   WantedRecord Decode(uint64_t location) const {
     const ChunkPlace place = chunks_[location >> kChunkBits];
     return {place.idx * kChunkRecords + (location & (kChunkRecords - 1)), place.segment, 0};
   }
+  bool IsDeadBy(uint32_t death) const { return death != kNeverDies && death <= period_; }
+  bool IsExpired(uint64_t location) const;
+  // The index names the record no more, which is counted there, or in the segment; returns when it
+  // dies.
+  uint32_t Unname(uint64_t location, std::vector<Change>* changes);
+  uint64_t NumExpired() const;
+  void CountExpired(Segment* segment) const;
+  Status LoadDeaths(ThreadPool* pool);
+  // Gives the key a tombstone in the open segment.
+  bool EraseNamed(uint64_t key);
+  Status EnsureTombstonesFit();
+  Status SealIfFull();
   uint64_t SegmentBytesFor(uint64_t num_rows) const;
   uint64_t CapacityFor(uint64_t num_rows) const;
   uint64_t FullBytesFor(uint64_t num_rows) const;
@@ -215,6 +243,7 @@ class TableStore {
   // Memory of Append, kept for the next one; guarded as writer_.
   std::unique_ptr<KeyItem[]> items_;
   std::vector<RecordPiece> pieces_;
+  uint32_t period_ = 0;
   uint64_t num_loads_ = 0;
   std::set<uint32_t> busy_;       // ordinals of the running compaction, which only it may remove
   std::set<uint64_t> set_aside_;  // numbers of segments that compaction could not read

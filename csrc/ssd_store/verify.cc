@@ -22,21 +22,30 @@ Status VerifySegment(FileSystem* files, const Segment& segment, const TableSchem
   HPS_RETURN_IF_ERROR(CheckSegmentHeader(file.get(), segment, schema, store_id));
   HPS_RETURN_IF_ERROR(ReadFooter(file.get(), segment, FooterVisitor()));
   const uint64_t footer = segment.info.RecordOffset(segment.info.num_records, segment.row_bytes);
+  std::vector<uint32_t> deaths;
+  HPS_RETURN_IF_ERROR(ReadDeaths(file.get(), segment, &deaths));
   std::vector<uint64_t> keys;
   Status status;
-  const Status read =
-      ReadRecords(file.get(), segment, segment.info.num_records,
-                  [&](uint64_t first, uint64_t count, const char* records) {
-                    if (!status.ok()) return;
-                    keys.resize(count);
-                    status = file->Read(footer + first * 8, count * 8, keys.data());
-                    for (uint64_t i = 0; status.ok() && i < count; ++i) {
-                      if (keys[i] == RowKey(records + i * segment.stride())) continue;
-                      status = Corruption(segment.path, footer + (first + i) * 8,
-                                          "the key of record " + std::to_string(first + i) +
-                                              " is not the one in the footer");
-                    }
-                  });
+  const Status read = ReadRecords(
+      file.get(), segment, segment.info.num_records,
+      [&](uint64_t first, uint64_t count, const char* records) {
+        if (!status.ok()) return;
+        keys.resize(count);
+        status = file->Read(footer + first * 8, count * 8, keys.data());
+        for (uint64_t i = 0; status.ok() && i < count; ++i) {
+          const char* row = records + i * segment.stride();
+          const std::string record = "record " + std::to_string(first + i);
+          if (keys[i] != RowKey(row)) {
+            status = Corruption(segment.path, footer + (first + i) * 8,
+                                "the key of " + record + " is not the one in the footer");
+          } else if (!deaths.empty() && deaths[first + i] != RowDeath(row)) {
+            status =
+                Corruption(segment.path,
+                           segment.info.DeathsOffset(segment.row_bytes) + (first + i) * kDeathBytes,
+                           "the period of death of " + record + " is not the one in the footer");
+          }
+        }
+      });
   HPS_RETURN_IF_ERROR(read);
   return status;
 }

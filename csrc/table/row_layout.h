@@ -6,7 +6,7 @@
 // Key, statistics and scalars are the header. Statistics are there in tables that count, and lie
 // right behind the key:
 //
-//   | show f32 | click f32 | last period u32 | 4 bytes, zero |
+//   | show f32 | click f32 | last period u32 | period of death u32 |
 //
 // So the header is 16 bytes for every optimizer so far, or 32 with statistics, and what follows
 // them is where it is without them, 16 bytes later: optimizers address a row from there
@@ -35,13 +35,14 @@ inline constexpr int64_t kRowHeaderFloats = 4;
 inline constexpr int64_t kFirstScalar = 2;
 
 inline constexpr uint32_t kMostPeriod = 0x7fffffff;
+inline constexpr uint32_t kNeverDies = 0;  // of a period of death: nothing lives before period 0
 
-// What a row knows of the updates that reached it.
+// What a row knows of the updates that reached it; life_rules.h is what sets it.
 struct RowStatistics {
   float show;            // occurrences
   float click;           // of these, with label 1
   uint32_t last_period;  // of the newest update, assignment or creation
-  uint32_t unused;
+  uint32_t dies_at;      // the row is absent from this period on; kNeverDies: it is not
 };
 static_assert(sizeof(RowStatistics) == kStatisticsBytes);
 
@@ -91,25 +92,10 @@ HPS_HD const float* FloatsOfRow(const uint8_t* row, int64_t header_bytes) {
   return reinterpret_cast<const float*>(row + (header_bytes - kRowHeaderBytes));
 }
 
-// An update in a period, of `shows` occurrences, `clicks` of them with label 1. Counts of a batch
-// are whole numbers, so that their order is no matter; each is rounded once, when it is added.
-HPS_HD void CountUpdate(uint8_t* row, uint32_t shows, uint32_t clicks, uint32_t period) {
-  auto* const counts = reinterpret_cast<float*>(row + kStatisticsAt);
-  counts[0] += static_cast<float>(shows);
-  counts[1] += static_cast<float>(clicks);
-  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = period;
-}
-
-HPS_HD void SetStatistics(uint8_t* row, const RowStatistics& statistics) {
-  auto* const counts = reinterpret_cast<float*>(row + kStatisticsAt);
-  counts[0] = statistics.show;
-  counts[1] = statistics.click;
-  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = statistics.last_period;
-}
-
-// A row that was given a value otherwise; its counts stay.
-HPS_HD void SetLastPeriod(uint8_t* row, uint32_t period) {
-  reinterpret_cast<uint32_t*>(row + kStatisticsAt)[2] = period;
+// True if a row with statistics is absent in a period.
+HPS_HD bool IsDead(const uint8_t* row, uint32_t period) {
+  const uint32_t dies_at = reinterpret_cast<const RowStatistics*>(row + kStatisticsAt)->dies_at;
+  return dies_at != kNeverDies && dies_at <= period;
 }
 
 }  // namespace HPS_BUILD

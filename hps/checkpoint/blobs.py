@@ -14,6 +14,7 @@ from typing import Any
 
 from hps import _C
 from hps.checkpoint.names import find_listed
+from hps.common.expiry import Expiry
 from hps.common.initializers import INITIALIZERS, Initializer
 from hps.common.json_text import Json, JsonView, check_depth, parse_json
 from hps.common.optimizers import OPTIMIZERS
@@ -108,13 +109,19 @@ def encode_tables(
     }
 
 
-def encode_period(period: int) -> dict[str, bytes]:
-    """The blob of a checkpoint that holds its period; none of period 0, at which stores begin.
+def encode_period(period: int, rules: Mapping[str, Expiry]) -> dict[str, bytes]:
+    """The blob of a checkpoint that holds its period, and by which rules rows die in it, by table;
+    none of period 0 without rules, at which stores begin.
 
-    >>> encode_period(0), decode_period(encode_period(7))
+    >>> encode_period(0, {}), decode_period(encode_period(7, {}))
     ({}, 7)
     """
-    return {PERIOD: encode_json({"period": period}, "period")} if period else {}
+    if not period and not rules:
+        return {}
+    value: Json = {"period": period}
+    if rules:
+        value["rules"] = {name: expiry.described() for name, expiry in rules.items()}
+    return {PERIOD: encode_json(value, "period")}
 
 
 def decode_period(extras: Mapping[str, bytes]) -> int:
@@ -128,6 +135,20 @@ def decode_period(extras: Mapping[str, bytes]) -> int:
     if type(period) is not int or not 0 <= period <= _C.MAX_PERIOD:
         raise CorruptionError(f"the checkpoint's {PERIOD} holds no period: {found!r}")
     return period
+
+
+def decode_rules(extras: Mapping[str, bytes]) -> dict[str, Expiry]:
+    """The rules that encode_period wrote, by table.
+
+    Raises:
+        CorruptionError: they cannot be read.
+    """
+    decode_period(extras)
+    found = decode_json(extras, PERIOD) or {}
+    try:
+        return {name: Expiry(**numbers) for name, numbers in found.get("rules", {}).items()}
+    except (AttributeError, ConfigError, TypeError) as error:
+        raise CorruptionError(f"the checkpoint's {PERIOD} holds no rules: {error}") from error
 
 
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
@@ -214,7 +235,11 @@ def table_to_json(table: TableConfig) -> Json:
         "share": table.share,
     }
     # Of others nothing is said, as before there were any.
-    return described | {"statistics": True} if table.statistics else described
+    if table.statistics:
+        described["statistics"] = True
+    if table.expiry is not None:
+        described["expiry"] = table.expiry.described()
+    return described
 
 
 def _numbers_of(owner: Initializer) -> Json:
@@ -230,11 +255,13 @@ def table_from_json(value: JsonView) -> TableConfig:
     """
     try:
         optimizer, initializer = dict(value["optimizer"]), dict(value["initializer"])
+        expiry = value.get("expiry")
         return TableConfig(
             **{
                 **value,
                 "optimizer": OPTIMIZERS[optimizer.pop("kind")](**optimizer),
                 "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
+                "expiry": None if expiry is None else Expiry(**expiry),
             }
         )
     except ConfigError:

@@ -34,6 +34,7 @@ COMMANDS = {
     "checkpoints": ("store_commands", "list or delete checkpoints"),
     "clone": ("clone", "copy one checkpoint into a store of its own"),
     "reshard": ("reshard", "one checkpoint for another number of ranks"),
+    "expire": ("expire", "which rows would die in the next period, by given rules"),
     "compact": ("store_commands", "give back the space of overwritten rows"),
     "export": ("move_commands", "write a table's rows to parquet"),
     "import": ("move_commands", "read a table's rows from parquet"),

@@ -17,6 +17,7 @@ from hps.errors import ConfigError
 
 Words = NDArray[np.uint32]
 MOST_SHOWS = 2**32 - 1  # of one push in all, which a cache counts in 32 bits a key
+NEVER = -1  # the period of death of a row that lives for ever, and of a key without one
 # Statistics of a row as messages and records have them, little-endian.
 PACKED = np.dtype([("show", "<f4"), ("click", "<f4"), ("last_period", "<i8")])
 

@@ -3,7 +3,7 @@
 Above it: config.py (`TableConfig.layout`), tiers/top_tier.py, parameter_server/parquet.py,
 table/schema.py. Below it: nothing. A row image is [key u64 | statistics, 16 bytes, of tables that
 have them | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes], and
-statistics are [show f32 | click f32 | last period u32 | four zeros].
+statistics are [show f32 | click f32 | last period u32 | period of death u32, 0: it never dies].
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Images = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
+Periods = NDArray[np.uint32]
 Labels = NDArray[np.uint8]  # of occurrences or examples, each 0 or 1
 
 _HEADER_SCALARS = {"sgd": 0, "adagrad": 0, "rowwise_adagrad": 1, "adam": 2, "ftrl": 0}
@@ -115,3 +116,14 @@ class RowLayout:
         words = images.view(np.float32)[:, _FIRST_SHOW : _FIRST_SHOW + _STATISTICS_FLOATS]
         last_period = images.view(np.uint32)[:, _FIRST_SHOW + 2].astype(np.int64)
         return Statistics(words[:, 0].copy(), words[:, 1].copy(), last_period)
+
+    def deaths(self, images: Images) -> Periods:
+        """Periods of death of row images [n, row_bytes] of a table with statistics -> uint32 [n]; 0
+        where a row never dies; a copy."""
+        assert self.has_statistics, "rows without statistics"
+        return images.view(np.uint32)[:, _FIRST_SHOW + 3].copy()
+
+    def set_deaths(self, images: Images, dies_at: Periods) -> None:
+        """Sets what `deaths` tells, uint32 [n], in place."""
+        assert self.has_statistics, "rows without statistics"
+        images.view(np.uint32)[:, _FIRST_SHOW + 3] = dies_at

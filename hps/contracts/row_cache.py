@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.common.arrays import Offsets
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats, Images, Keys, Labels
@@ -306,3 +307,10 @@ class CountingCache(Protocol[Plan_contra]):
 
     def set_period(self, period: int) -> None:
         """In which updates count from now on, and rows are created and assigned."""
+
+    def set_rules(self, rules: _C.LifeRules | None) -> None:
+        """By which rows decay and die from now on; None: they do neither."""
+
+    def drop_dead(self, period: int) -> int:
+        """Drops the rows that are dead in the period; how many. No row is pinned, and no such row
+        is dirty."""

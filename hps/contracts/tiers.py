@@ -91,6 +91,18 @@ class RowTier(Protocol):
     def num_rows(self, table: str) -> int:
         """Stored keys of the table, exactly."""
 
+    def set_period(self, period: int) -> None:
+        """Rows of tables with expiry whose period of death has come are absent to every verb from
+        now on; it is a mutation. Where no engine keeps such tables nothing is to be done."""
+
+    def follow_period(self) -> None:
+        """Goes to the period of the current checkpoint, as an opening and a restore do by
+        themselves; for who was interrupted in one."""
+
+    def has_deaths(self, table: str) -> bool:
+        """True if rows of the table may die: of every table with statistics, but for those that a
+        version before there was expiry has made."""
+
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """Every row that is stored when the scan begins, once, in the engine's order.
 
@@ -257,6 +269,10 @@ class TableTier(Protocol):
 
     def turns(self) -> list[_C.Turn]:
         """While all of these are had (`still`) no row moves between the tiers from here on down."""
+
+    def begin_period(self, period: int) -> None:
+        """Drops every cached row that is dead in the period, in which updates count from now on;
+        none is dirty; within `still`, and under the lock."""
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint; within `still`."""

@@ -19,6 +19,7 @@ from hps.checkpoint.blobs import (
     decode_dense,
     decode_json,
     decode_period,
+    decode_rules,
     encode_dense,
     encode_period,
     encode_tables,
@@ -126,7 +127,12 @@ class Checkpoints:
             described = encode_tables(tables.configs, tables.learning_rates, self._other_tables)
             if mark is None:
                 dense, mark = self._fitting(dense)
-            extras = {**dense, **mark.blobs(), **described, **encode_period(tables.period)}
+            extras = {
+                **dense,
+                **mark.blobs(),
+                **described,
+                **encode_period(tables.period, tables.rules),
+            }
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
             if history is not None:
@@ -242,7 +248,7 @@ class Checkpoints:
         assert_held(tables.updates)
         assert_held(tables.lock)
         rates = decode_json(extras, RATES) or {}
-        period = decode_period(extras)
+        period, rules = decode_period(extras), decode_rules(extras)
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
         other_tables = OtherTables.of(extras, tables.configs).with_more(before)
@@ -254,13 +260,14 @@ class Checkpoints:
 
         def follow() -> None:
             """Brings all above the store to its checkpoint; may be done twice."""
+            tables.store.follow_period()
             for stack in tables.stacks.values():
                 stack.restart()
             self._other_tables = other_tables
             tables.learning_rates.update(known)
             tables.is_changed = False
             tables.dense_mark = mark
-            tables.set_period(period)
+            tables.set_life(period, rules)
             if history is not None:
                 history.follow_restore(extras)
 

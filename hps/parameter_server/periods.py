@@ -1,7 +1,8 @@
-"""Periods: the counter of periods of a store, and what rows have counted in them.
+"""Periods: the counter of periods of a store, which rows die as one begins, and what they counted.
 
 Above it: ParameterServer, whose docstrings say what each verb promises. Below it: tables.py, which
-has the period and tells the caches of it; batches.py; tiers/statistics.py.
+has the period and tells the caches of it; life.py, which changes rules; batches.py;
+tiers/statistics.py.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,13 @@ import numpy as np
 
 from hps import _C
 from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
+from hps.common.expiry import Expiry
 from hps.common.field_checks import require_whole
 from hps.common.row_layout import Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.life import RuleChange, changed_rules
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
 
@@ -23,7 +26,6 @@ _DTYPES = {
     "click": np.dtype(np.float32),
     "last_period": np.dtype(np.int64),
 }
-NEVER = -1  # what dies_at says of a row that lives for ever, and of a key without one
 
 
 class Periods:
@@ -38,40 +40,73 @@ class Periods:
         self._tables = tables
         self._batches = batches
 
-    def advance(self, to: int | None) -> int:
+    def advance(self, to: int | None, allow_empty: bool) -> int:
         """As ParameterServer.advance_period."""
-        with self._tables.updates:
-            self.begin(self.check(to))
-            return self._tables.period
+        tables = self._tables
+        with tables.updates:
+            self._begin(self.check(to), changed_rules(tables.configs, tables.rules), allow_empty)
+            return tables.period
 
     def check(self, to: int | None) -> int:
         """The period that `advance` would begin; nothing changes. Errors as `advance`."""
         tables = self._tables
-        with tables.updates:
-            tables.check_writable("advance_period")
-            now = tables.period
-            if to is not None:
-                require_whole("advance_period: to", to, 0, _C.MAX_PERIOD)
-                if to <= now:
-                    raise ConfigError(
-                        f"advance_period(to={to}): the store is at period {now}, and periods only "
-                        f"go forward; restore a checkpoint to go back"
-                    )
-            elif now == _C.MAX_PERIOD:
-                raise ConfigError(f"advance_period: period {now} is the last one")
-            if num_open := self._batches.num_open_pipelines:
-                raise ConfigError(
-                    f"advance_period: {num_open} open pipeline(s); leave the pipeline's `with` "
-                    "block first"
-                )
-            return now + 1 if to is None else int(to)
+        with tables.updates, tables.lock:
+            return self._target(to)
 
     def begin(self, period: int) -> None:
-        """The store is at that period from now on. Within the updates."""
+        """The store is at that period from now on, and rows die as before. Within the updates."""
+        self._begin(period, {}, allow_empty=True)
+
+    def _begin(self, target: int, changed: Mapping[str, Expiry | None], allow_empty: bool) -> None:
+        """Begins a period with other rules of some tables. Within the updates."""
         tables = self._tables
         tables.begin_change("advance_period")
-        with tables.lock:
-            tables.set_period(period)
+        # So that a row that dies is the same in all tiers, and no cache has the only image.
+        for name in {*changed, *tables.rules}:
+            tables.stacks[name].write_back()
+        with tables.still():
+            for name, expiry in changed.items():
+                self._change(RuleChange(tables.stacks[name], expiry, target), name, allow_empty)
+            now = {**tables.rules, **changed}
+            rules = {name: expiry for name, expiry in now.items() if expiry is not None}
+            with tables.lock:
+                tables.begin_period(target, rules)
+
+    def _target(self, to: int | None) -> int:
+        """The period to begin, if it may begin now. Under the lock."""
+        tables = self._tables
+        tables.check_writable("advance_period")
+        now = tables.period
+        if to is not None:
+            require_whole("advance_period: to", to, 0, _C.MAX_PERIOD)
+            if to <= now:
+                raise ConfigError(
+                    f"advance_period(to={to}): the store is at period {now}, and periods only "
+                    f"go forward; restore a checkpoint to go back"
+                )
+        elif now == _C.MAX_PERIOD:
+            raise ConfigError(f"advance_period: period {now} is the last one")
+        num_open, pins = self._batches.num_open_pipelines, tables.pins
+        may_die = tables.rules or changed_rules(tables.configs, tables.rules)
+        if num_open or (pins and may_die):
+            raise ConfigError(
+                f"advance_period: {num_open} open pipeline(s) and {pins} pins of batches in "
+                "flight; leave the pipeline's `with` block, and end or drop the step, first"
+            )
+        for stack in tables.stacks.values():
+            stack.raise_failed(wait=True)
+        return now + 1 if to is None else int(to)
+
+    def _change(self, change: RuleChange, name: str, allow_empty: bool) -> None:
+        num_dying, num_rows = change.num_dying()
+        if num_rows and num_dying == num_rows and not allow_empty:
+            table = self._tables.configs[name]
+            raise ConfigError(
+                f"advance_period: by the new rules of table {name!r}, {table.expiry!r}, all "
+                f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules, "
+                "and advance_period(allow_empty=True) goes on"
+            )
+        change.apply(self._tables.store)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As ParameterServer.statistics."""
@@ -81,8 +116,7 @@ class Periods:
             refuse_uncounted(tables.configs[table], "statistics")
             array = on_host(as_keys(keys, tables.device))
         stack.raise_failed(wait=True)
-        found = read_statistics(stack, array)
-        dies_at = np.full(len(array), NEVER, np.int64)
+        found, dies_at = read_statistics(stack, array)
         parts = {**found._asdict(), "dies_at": dies_at}
         return {name: like(part, keys) for name, part in parts.items()}
 

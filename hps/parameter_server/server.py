@@ -242,20 +242,30 @@ class ParameterServer:
         checkpoint; a read-only server shows that of its own."""
         return self.parts.tables.period
 
-    def advance_period(self, to: int | None = None) -> int:
+    def advance_period(self, to: int | None = None, *, allow_empty: bool = False) -> int:
         """Begins the next period, or a later one; it is durable with the next checkpoint.
+
+        Rows whose period of death has come are absent from now on, to every verb and in every tier.
+        Rules (TableConfig.expiry) that differ from those in force come into force.
 
         Args:
             to: its number; None is the next one.
+            allow_empty: takes new rules that leave a table without rows.
 
         Returns:
             The period.
 
         Raises:
-            ConfigError: `to` is not above the current period; a pipeline is open; read-only server;
-                the store was served (docs/life_cycle.md).
+            ConfigError: `to` is not above the current period; a pipeline is open, or rows that may
+                die are pinned by a batch in flight; by new rules every row of a table would die;
+                read-only server; the store was served (docs/life_cycle.md).
+            StoreError: a dirty row, or one whose period of death changes, could not be written.
+
+        Cost: writes the dirty rows of tables with expiry, as a checkpoint does; then memory alone:
+            a look at each cached row, and at four bytes a stored one. New rules take a pass over
+            the rows of their table.
         """
-        return self.parts.periods.advance(to)
+        return self.parts.periods.advance(to, allow_empty)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """What the rows of keys have counted, wherever they lie; creates nothing.

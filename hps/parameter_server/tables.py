@@ -4,20 +4,23 @@ Above it: rows.py, checkpoints.py, batches.py, logged.py, which are built on it.
 TableStack for each table, and the store. This is the only file that stacks tiers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hps import _C
-from hps.checkpoint.blobs import PERIOD, decode_period
+from hps.checkpoint.blobs import PERIOD, decode_period, decode_rules
 from hps.checkpoint.dense_mark import TRAINING, DenseMark
+from hps.common.expiry import Expiry
 from hps.common.locks import assert_held, new_lock
 from hps.config import Config, TableConfig
 from hps.contracts.row_cache import AnyRowCache, CountingCache
 from hps.contracts.tiers import RowTier
 from hps.dram_cache.tier import DramTier
 from hps.errors import ConfigError, StoreError, no_such_table
+from hps.parameter_server.life import first_rules
 from hps.parameter_server.stats import TableTiers
 from hps.ssd_store.table_view import StoreTable
+from hps.table.life_rules import native_rules
 from hps.tiers.top_tier import TableStack
 
 
@@ -57,8 +60,10 @@ class Tables:
         self.updates = new_lock()
         self.is_changed = False  # since the newest checkpoint
         self.dense_mark = DenseMark()  # which dense part fits the rows as they are now
-        # Of the rows as they are now; set with both locks.
-        self.period = decode_period(store.extras(None, (PERIOD,)))
+        extras = store.extras(None, (PERIOD,))
+        # Of the rows as they are now, and by which rules they die; set with both locks.
+        self.period = decode_period(extras)
+        self.rules = first_rules(config.tables, store, decode_rules(extras))
         self.is_open = False  # set with both locks
         self.tiers = {
             name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
@@ -66,7 +71,7 @@ class Tables:
         }
         self.stacks = {name: tiers.stack for name, tiers in self.tiers.items()}
         with self.lock:
-            self.set_period(self.period)
+            self.set_life(self.period, self.rules)
 
     def _stack_up(
         self,
@@ -101,14 +106,36 @@ class Tables:
             raise no_such_table(table, "the store has", self.stacks)
         return stack
 
-    def set_period(self, period: int) -> None:
-        """The store is at that period from now on. Under the lock."""
+    def set_life(self, period: int, rules: Mapping[str, Expiry]) -> None:
+        """The store is at that period, and rows die by these rules, from now on. No cached row may
+        be dead in the period. Under the lock."""
         assert_held(self.lock)
-        self.period = period
+        self.period, self.rules = period, dict(rules)
         for name, tiers in self.tiers.items():
+            expiry = rules.get(name)
+            native = None if expiry is None else native_rules(expiry)
             for tier in tiers.caches.values() if self.configs[name].statistics else ():
                 assert isinstance(tier.cache, CountingCache), "a cache that does not count"
                 tier.cache.set_period(period)
+                tier.cache.set_rules(native)
+
+    def begin_period(self, period: int, rules: Mapping[str, Expiry]) -> None:
+        """As set_life, where rows may be dead in the period; none of them is dirty. With the
+        updates, `still` and the lock."""
+        before = self.period
+        mortal = [self.stacks[name] for name in {*self.rules, *rules}]
+        try:
+            self._turn_to(period, mortal)
+        except BaseException:  # rows that are dropped already are in the store
+            self._turn_to(before, mortal)
+            raise
+        self.set_life(period, rules)
+
+    def _turn_to(self, period: int, stacks: Iterable[TableStack]) -> None:
+        self.store.set_period(period)
+        for stack in stacks:
+            stack.begin_period(period)
+            stack.rows_expired += stack.recount()
 
     def still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""

@@ -14,6 +14,7 @@ from typing import Self, Unpack
 import numpy as np
 
 from hps import _C
+from hps.checkpoint.blobs import PERIOD, decode_period
 from hps.checkpoint.moving import opened_as_found
 from hps.checkpoint.names import check_name
 from hps.common.forked import forked_error
@@ -121,6 +122,7 @@ class SsdStore:
         self._numbers = {schema.name: number for number, schema in enumerate(schemas)}
         self.seed: int = native.seed
         self.closing_bytes = 0
+        self.follow_period()
 
     @classmethod
     def open(
@@ -248,6 +250,21 @@ class SsdStore:
         """As `RowTier.num_rows`."""
         return self._open_native().num_rows(self._number(table))
 
+    def set_period(self, period: int) -> None:
+        """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;
+        no I/O."""
+        self._open_native().set_period(period, True)
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`."""
+        native = self._open_native()
+        if any(native.has_deaths(number) for number in self._numbers.values()):
+            native.set_period(decode_period(self.extras(None, (PERIOD,))), False)
+
+    def has_deaths(self, table: str) -> bool:
+        """As `RowTier.has_deaths`."""
+        return self._open_native().has_deaths(self._number(table))
+
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`, in the order of the disk.
 
@@ -308,7 +325,9 @@ class SsdStore:
 
     def restore(self, checkpoint: str | int | None = None) -> None:
         """As `RowTier.restore`; headers and footers are checked. Cost: reads the footers, twice."""
-        self._open_native().restore(*self._name(checkpoint))
+        native = self._open_native()
+        native.restore(*self._name(checkpoint))
+        self.follow_period()
 
     def checkpoints(self) -> list[Json]:
         """As `RowTier.checkpoints`."""

@@ -76,5 +76,8 @@ class StoreTable:
     def turns(self) -> list[_C.Turn]:
         return []
 
+    def begin_period(self, period: int) -> None:
+        """Nothing is cached here; the store is told of all tables at once."""
+
     def restart(self) -> None:
         """Nothing is cached here."""

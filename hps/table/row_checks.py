@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.row_layout import Floats, Keys, RowLayout, Statistics
 from hps.errors import ConfigError, HpsError, NonFiniteError
+from hps.table.life_rules import native_rules
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -90,13 +91,14 @@ def refuse_impossible_statistics(
     """Raises for the first row whose counts no updates up to a period can have left.
 
     Raises:
-        ConfigError: show is not a finite number >= 0, click not one up to show, or the last period
-            not one from 0 to `period`.
+        ConfigError: show is not a finite number >= 0, click not one up to show, the last period not
+            one from 0 to `period`, or one in which the row is dead.
     """
     show, click, last_period = statistics
     has_counts = _are_counts(statistics)
     is_fine = are_possible_statistics(statistics, period)
     if is_fine.all():
+        _refuse_dead(table, keys, statistics, period)
         return
     row = int(np.argmin(is_fine))
     where = f"table {table.name!r}, key {int(keys[row])}"
@@ -109,6 +111,23 @@ def refuse_impossible_statistics(
         f"{where}: last_period is {int(last_period[row])}, and the store is at period {period}; "
         f"advance_period(to=...) comes first, so that no row is of a period to come"
     )
+
+
+def _refuse_dead(table: "TableConfig", keys: Keys, statistics: Statistics, period: int) -> None:
+    if table.expiry is None:
+        return
+    show, click, last_period = statistics
+    rules = native_rules(table.expiry)
+    dies_at = rules.dies_at(show, click, last_period.astype(np.uint32))
+    is_dead = (dies_at > 0) & (dies_at <= period)
+    if is_dead.any():
+        row = int(np.argmax(is_dead))
+        raise ConfigError(
+            f"table {table.name!r}, key {int(keys[row])}: with show {float(show[row]):g}, click "
+            f"{float(click[row]):g} and last_period {int(last_period[row])} the row would have "
+            f"died in period {int(dies_at[row])}, and the store is at period {period}. Nothing was "
+            "changed: leave this row out"
+        )
 
 
 def _are_counts(statistics: Statistics) -> NDArray[np.bool_]:

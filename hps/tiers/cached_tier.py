@@ -39,7 +39,7 @@ import numpy as np
 from hps import _C
 from hps.common.locks import OwnedLock, assert_held, assert_turn
 from hps.common.row_layout import Images, Keys
-from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan
+from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan, CountingCache
 from hps.tiers.counters import CacheCounters
 
 if TYPE_CHECKING:
@@ -321,6 +321,17 @@ class CachedTier:
     def still(self) -> _C.Turns:
         """For a `with` block in which no row is on its way from here on down."""
         return _C.Turns(self.turns())
+
+    def begin_period(self, period: int) -> None:
+        """Drops what is dead in the period from here on down; nothing is dirty. Within `still`,
+        under the lock."""
+        assert_turn(self.turn)
+        assert_held(self.lock)
+        counts = self.cache
+        assert isinstance(counts, CountingCache), "a cache that does not count"
+        counts.set_period(period)
+        counts.drop_dead(period)
+        self.below.begin_period(period)
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint. Within `still`."""

@@ -79,6 +79,7 @@ class TableStack(CachedTier):
         with lock:
             self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
+        self.rows_expired = 0  # by periods that began since the store was opened
         self._stored_before = below.num_rows()  # without what the cache has created since
         self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
 
@@ -360,12 +361,19 @@ class TableStack(CachedTier):
         if key is not None:
             raise self._non_finite(key)
 
+    def recount(self) -> int:
+        """Counts the rows anew, all of which are below; how many fewer there are. Within `still`,
+        under the lock."""
+        before = self.num_rows
+        self.version += 1
+        self._stored_before = self.below.num_rows() - self.cache.num_created
+        return before - self.num_rows
+
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint. Within `still`."""
         super().restart()
         with self.lock:
-            self.version += 1
-            self._stored_before = self.below.num_rows() - self.cache.num_created
+            self.recount()
 
     # How a call is worked off.
 

@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.lab import evictions
 
 
-def run_machine(machine: type[RuleBasedStateMachine], kind: str, max_examples: int) -> None:
-    """Runs sequences of a machine's rules over tiers of `kind`, in which rows must have moved."""
-    own: Any = type("Machine", (machine,), {"kind": kind, "num_evictions": 0})
+def run_machine(machine: type[RuleBasedStateMachine], kind: str, max_examples: int) -> Any:
+    """Runs sequences of a machine's rules over tiers of `kind`, in which rows must have moved;
+    returns the machine, which has counted."""
+    own: Any = type("Machine", (machine,), {"kind": kind, "num_evictions": 0, "num_deaths": 0})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         own,
         settings=settings(
@@ -26,6 +27,7 @@ def run_machine(machine: type[RuleBasedStateMachine], kind: str, max_examples: i
         ),
     )
     assert own.num_evictions > 0
+    return own
 
 
 def end(machine: Any) -> None:

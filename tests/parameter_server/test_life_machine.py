@@ -2,7 +2,7 @@
 step moves rows.
 
 The dict holds of each key its weights, as SGD with learning rate 1 leaves them over whole
-gradients, its shows, its clicks and its last period.
+gradients, its shows, its clicks, its last period and its period of death.
 """
 
 import tempfile
@@ -23,9 +23,11 @@ from hypothesis.stateful import (
 import hps
 from hps.common.occurrences import Occurrences
 from hps.contracts.updates import RowUpdate
+from hps.table.life_rules import native_rules
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import Lab, evictions
 from tests.parameter_server.machines import end, run_machine
+from tests.twins import life
 
 DIM = 4
 INITIAL = 0.5
@@ -46,6 +48,7 @@ class Row(NamedTuple):
     show: float = 0.0
     click: float = 0.0
     last_period: int = -1
+    dies_at: int = -1
 
 
 ABSENT = Row()
@@ -57,6 +60,8 @@ class LifeMachine(RuleBasedStateMachine):
 
     kind = "twins"
     num_evictions = 0
+    num_deaths = 0
+    expiry: hps.Expiry | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,6 +77,7 @@ class LifeMachine(RuleBasedStateMachine):
             optimizer=hps.SGD(lr=1.0),
             initializer=hps.Constant(INITIAL),
             statistics=True,
+            expiry=self.expiry,
         )
 
     @initialize()
@@ -79,10 +85,25 @@ class LifeMachine(RuleBasedStateMachine):
         self.server = self.lab.server(self.table)
 
     def count(self, keys: list[int], grads: Any, clicks: Any) -> None:
-        for key, grad, click in zip(keys, grads.tolist(), clicks.tolist(), strict=True):
-            weights, show, clicked, _ = self.model.get(key, ABSENT)
-            moved = tuple(a - b for a, b in zip(weights, grad, strict=True))
-            self.model[key] = Row(moved, show + 1, clicked + click, self.period)
+        """A push or a step: a key's occurrences count at once."""
+        for key in dict.fromkeys(keys):
+            places = [place for place, other in enumerate(keys) if other == key]
+            old = self.model.get(key, ABSENT)
+            weights = old.weights
+            for grad in grads[places].tolist():
+                weights = tuple(a - b for a, b in zip(weights, grad, strict=True))
+            self.model[key] = self.seen(old, weights, len(places), int(clicks[places].sum()))
+
+    def seen(self, old: Row, weights: tuple[float, ...], shows: int, clicks: int) -> Row:
+        """A row that is given weights in the period, and so many shows and clicks more."""
+        before = life.Counts(old.show, old.click, max(old.last_period, 0))
+        show, click, last, death = life.counted(
+            self.life_rules(), before, shows, clicks, self.period
+        )
+        return Row(weights, show, click, last, death or -1)
+
+    def life_rules(self) -> Any:
+        return None if self.expiry is None else native_rules(self.expiry)
 
     @rule(keys=KEYS, seed=SEEDS, has_shows=st.booleans(), has_clicks=st.booleans())
     def push_summed(self, keys: list[int], seed: int, has_shows: bool, has_clicks: bool) -> None:
@@ -114,7 +135,8 @@ class LifeMachine(RuleBasedStateMachine):
     def create(self, keys: list[int]) -> None:
         self.server.pull("ads", np.array(keys, np.uint64), create=True)
         for key in keys:
-            self.model.setdefault(key, ABSENT._replace(last_period=self.period))
+            if key not in self.model:
+                self.model[key] = self.seen(ABSENT, ABSENT.weights, 0, 0)
 
     @rule(keys=KEYS, seed=SEEDS, has_labels=st.booleans(), reads_first=st.booleans())
     def push(self, keys: list[int], seed: int, has_labels: bool, reads_first: bool) -> None:
@@ -136,15 +158,22 @@ class LifeMachine(RuleBasedStateMachine):
         rows, click = self.draw(keys, seed)
         last = np.random.default_rng(seed).integers(0, self.period + 1, len(keys))
         given = {"show": click + 3, "click": click, "last_period": last}
-        array = np.array(keys, np.uint64)
-        self.server.assign("ads", array, rows, statistics=given if has_counts else None)
+        new = {}
         for place, key in enumerate(keys):
-            old = self.model.get(key, ABSENT)
-            show, clicked, period = old.show, old.click, self.period
+            weights = tuple(rows[place].tolist())
+            new[key] = self.seen(self.model.get(key, ABSENT), weights, 0, 0)
             if has_counts:
-                show, clicked = float(click[place]) + 3, float(click[place])
-                period = int(last[place])
-            self.model[key] = Row(tuple(rows[place].tolist()), show, clicked, period)
+                counts = float(click[place]) + 3, float(click[place]), int(last[place])
+                death = life.dies_at(self.life_rules(), *counts) if self.expiry else 0
+                new[key] = Row(weights, *counts, death or -1)
+        array = np.array(keys, np.uint64)
+        counted = given if has_counts else None
+        if any(0 < row.dies_at <= self.period for row in new.values()):
+            with pytest.raises(hps.ConfigError, match="would have died"):
+                self.server.assign("ads", array, rows, statistics=counted)
+            return
+        self.server.assign("ads", array, rows, statistics=counted)
+        self.model.update(new)
 
     @rule(keys=KEYS)
     def erase(self, keys: list[int]) -> None:
@@ -173,9 +202,14 @@ class LifeMachine(RuleBasedStateMachine):
         rows.release()
         self.pinned = None
 
+    @precondition(lambda self: self.pinned is None or self.expiry is None)
     @rule(step=st.integers(1, 5), has_target=st.booleans())
     def advance(self, step: int, has_target: bool) -> None:
         self.period += step if has_target else 1
+        dead = [key for key, row in self.model.items() if 0 < row.dies_at <= self.period]
+        for key in dead:
+            del self.model[key]
+        type(self).num_deaths += len(dead)
         assert self.server.advance_period(self.period if has_target else None) == self.period
         with pytest.raises(hps.ConfigError, match="only go forward"):
             self.server.advance_period(self.period)
@@ -216,7 +250,7 @@ class LifeMachine(RuleBasedStateMachine):
         assert found["show"].tolist() == [row.show for row in rows]
         assert found["click"].tolist() == [row.click for row in rows]
         assert found["last_period"].tolist() == [row.last_period for row in rows]
-        assert found["dies_at"].tolist() == [-1] * len(keys)
+        assert found["dies_at"].tolist() == [row.dies_at for row in rows]
         assert self.server.digest("ads") == before
 
     @rule()
@@ -228,7 +262,7 @@ class LifeMachine(RuleBasedStateMachine):
             ):
                 assert key not in found
                 found[key] = Row(tuple(weights), *counts)
-        assert found == self.model
+        assert found == {key: row._replace(dies_at=-1) for key, row in self.model.items()}
 
     @invariant()
     def the_counts_are_exact(self) -> None:
@@ -243,3 +277,21 @@ class LifeMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_agree_with_a_dict(kind: str) -> None:
     run_machine(LifeMachine, kind, max_examples=15)
+
+
+class MortalMachine(LifeMachine):
+    """The same of a table whose rows die: by their scores, and by their age."""
+
+    expiry = hps.Expiry(unseen=4, min_score=0.8, decay=0.9, nonclick=0.3, click=1.0)
+
+    @rule()
+    def compact(self) -> None:
+        """Whatever lies where, expired rows stay absent and what they hid stays hidden."""
+        if self.kind in ("native", "gpu"):
+            self.server.parts.tables.store.compact()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_die_as_a_dict_says(kind: str) -> None:
+    machine = run_machine(MortalMachine, kind, max_examples=15)
+    assert machine.num_deaths > 0

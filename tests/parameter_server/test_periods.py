@@ -330,7 +330,7 @@ def test_files_of_a_store_say_whether_it_counts(tmp_path: Path) -> None:
         table = hps.TableConfig(name="ads", dim=4, statistics=statistics)
         with hps.ParameterServer(hps.Config(path=tmp_path / name, tables=[table])) as server:
             server.push("ads", KEYS, ONES)
-        version = 2 if statistics else 1
+        version = 3 if statistics else 1
         current = (tmp_path / name / "CURRENT").read_bytes()
         assert struct.unpack_from("<I", current, 32) == (version,)
         (segment,) = (tmp_path / name).glob("segment-*")

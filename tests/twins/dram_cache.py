@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hps.common.row_layout import RowLayout
 from hps.contracts.row_cache import DIRTY, FRESH, PENDING, STORED
 from hps.errors import ConfigError
-from tests.twins import row_math
+from tests.twins import life, row_math
 
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
@@ -92,6 +92,7 @@ class TwinDramCache:
         layout = RowLayout(optimizer_kind, dim, bool(others.get("statistics", False)))
         self.first = 4 * layout.has_statistics  # float from which on rows are alike in all layouts
         self.period = 0
+        self.rules: Any = None
         self.kind, self.dim = optimizer_kind, dim
         self.row_bytes, self.state_floats = layout.row_bytes, layout.state_floats
         self.layout = layout
@@ -297,9 +298,37 @@ class TwinDramCache:
     def set_period(self, period: int) -> None:
         self.period = period
 
+    def set_rules(self, rules: Any) -> None:
+        self.rules = rules
+
+    def drop_dead(self, period: int) -> int:
+        assert not self.pins
+        slots = list(self.slot_of.items())
+        deaths = self.rows.view(np.uint32)[:, 5]
+        dead = [
+            (key, slot)
+            for key, slot in slots
+            if not self.fresh[slot] and 0 < deaths[slot] <= period
+        ]
+        for key, slot in dead:
+            assert not self.dirty[slot]
+            del self.slot_of[key]
+            self.free.append(slot)
+            self.epoch += 1
+        return len(dead)
+
     def _note_period(self, slots: list[int]) -> None:
-        if self.layout.has_statistics:
-            self.rows.view(np.uint32)[slots, 4] = self.period
+        for slot in slots:
+            self._count(self.rows[slot], 0, 0)
+
+    def _count(self, row: Bytes, shows: int, clicks: int) -> None:
+        if not self.layout.has_statistics:
+            return
+        counts, periods = row.view(np.float32), row.view(np.uint32)
+        before = life.Counts(*counts[2:4].tolist(), *periods[4:6].tolist())
+        after = life.counted(self.rules, before, shows, clicks, self.period)
+        counts[2:4] = after.show, after.click
+        periods[4:6] = after.last_period, after.dies_at
 
     def _mark_updated(self, slots: list[int]) -> None:
         self.num_created += int(self.fresh[slots].sum())
@@ -392,11 +421,11 @@ class TwinDramCache:
         numbers = (self.dim, lr, self.hyperparameters)
         row_math.update_rows(self.kind, self._floats(rows), plan.sums[window], *numbers)
         if self.layout.has_statistics:
-            counts = rows.view(np.float32)
-            counts[:, 2] += plan.shows[window].astype(np.float32)
-            counts[:, 3] += plan.clicks[window].astype(np.float32)
+            for row, shows, clicks in zip(
+                rows, plan.shows[window].tolist(), plan.clicks[window].tolist(), strict=True
+            ):
+                self._count(row, shows, clicks)
         self.rows[slots] = rows
-        self._note_period(slots)
         self._mark_updated(slots)
 
     def read_rows(self, plan: TwinPlan, images: Bytes) -> None:
@@ -429,7 +458,11 @@ class TwinDramCache:
                 row[4 + self.dim : 4 + self.dim + len(vectors)] = vectors
             self._note_period([plan.slots[i]])
             if statistics is not None:
-                self.rows[plan.slots[i]][8:24] = statistics[position]
+                given = self.rows[plan.slots[i]]
+                given[8:24] = statistics[position]
+                if self.rules is not None:
+                    counts, periods = given.view(np.float32), given.view(np.uint32)
+                    periods[5] = life.dies_at(self.rules, counts[2], counts[3], int(periods[4]))
             self._mark_updated([plan.slots[i]])
 
     def contains(self, keys: Keys) -> Bytes:

@@ -13,12 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hps.checkpoint.blobs import decode_period
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.table.schema import TableSchema
 
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Tables = dict[str, dict[int, bytes]]
+
+
+def _death(row: bytes) -> int:
+    """Of a row image with statistics: its period of death, 0 for none."""
+    return int.from_bytes(row[20:24], "little")
 
 
 class TwinCheckpoint(NamedTuple):
@@ -69,6 +75,7 @@ class TwinSsdStore:
         self.schemas, self.seed = dict(disk.schemas), disk.seed
         self.num_loads = 0
         self.tables: Tables = {name: {} for name in disk.schemas}
+        self.period = 0
         tag = options.get("checkpoint")
         if tag is not None or disk.checkpoints:
             self._load(tag)
@@ -90,7 +97,24 @@ class TwinSsdStore:
     def _load(self, tag: str | int | None) -> dict[str, bytes]:
         _, tables, extras, _ = self._find(tag)
         self.tables = {name: dict(tables.get(name, {})) for name in self.disk.schemas}
+        self.period = decode_period(extras)
         return extras
+
+    def set_period(self, period: int) -> None:
+        self.period = period
+
+    def follow_period(self) -> None:
+        """The checkpoint's was taken when it was loaded."""
+
+    def has_deaths(self, table: str) -> bool:
+        return self.schemas[table].statistics
+
+    def _living(self, table: str) -> dict[int, bytes]:
+        """Rows that are not dead in the period; dead ones hide what they superseded."""
+        rows = self.tables[table]
+        if not self.has_deaths(table):
+            return rows
+        return {key: row for key, row in rows.items() if not 0 < _death(row) <= self.period}
 
     def append(self, table: str, rows: Bytes) -> None:
         assert not self.read_only
@@ -102,26 +126,32 @@ class TwinSsdStore:
             self.tables[table][key] = row.tobytes()
 
     def fetch(self, table: str, keys: Keys, rows: Bytes, found: Bytes) -> None:
+        living = self._living(table)
         for i, key in enumerate(keys.tolist()):
             if key in self.disk.damaged_keys:
                 raise CorruptionError(f"{self.path}/segment-1: record of key {key} is damaged")
-            row = self.tables[table].get(key)
+            row = living.get(key)
             found[i] = row is not None
             if row is not None:
                 rows[i] = np.frombuffer(row, np.uint8)
 
     def contains(self, table: str, keys: Keys) -> Bytes:
-        return np.array([key in self.tables[table] for key in keys.tolist()], np.uint8)
+        living = self._living(table)
+        return np.array([key in living for key in keys.tolist()], np.uint8)
 
     def erase(self, table: str, keys: Keys) -> Bytes:
-        erased = [self.tables[table].pop(key, None) is not None for key in keys.tolist()]
+        living = self._living(table)
+        erased = []
+        for key in keys.tolist():
+            stored = self.tables[table].pop(key, None) is not None
+            erased.append(stored and key in living)
         return np.array(erased, np.uint8)
 
     def num_rows(self, table: str) -> int:
-        return len(self.tables[table])
+        return len(self._living(table))
 
     def scan(self, table: str, batch_rows: int) -> Iterator[Bytes]:
-        rows = self.tables[table]
+        rows = dict(self._living(table))
         keys = list(rows)
         for first in range(0, len(keys), batch_rows):
             piece = [rows[key] for key in keys[first : first + batch_rows]]

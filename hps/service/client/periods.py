@@ -10,9 +10,9 @@ import numpy as np
 from hps import _C
 from hps.common.arrays import AnyArray, as_keys, like
 from hps.common.field_checks import require_whole
-from hps.common.occurrences import PACKED
+from hps.common.occurrences import NEVER, PACKED
 from hps.errors import ConfigError
-from hps.parameter_server.periods import NEVER, refuse_uncounted
+from hps.parameter_server.periods import refuse_uncounted
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
 from hps.service.client.options import ack_number, number_of

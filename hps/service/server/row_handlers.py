@@ -12,12 +12,11 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.common.arrays import AnyArray, as_numpy
-from hps.common.occurrences import PACKED, Occurrences, pack, unpack
+from hps.common.occurrences import NEVER, PACKED, Occurrences, pack, unpack
 from hps.common.row_layout import Floats, Keys, Statistics
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
-from hps.parameter_server.periods import NEVER
 from hps.service.messages.framing import AnyIncoming, Frame, read_small
 from hps.service.messages.in_place import Outgoing
 from hps.service.messages.status import mismatch, not_found, too_large

@@ -17,6 +17,7 @@ from hps.config import (
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
+    refuse_expiry,
 )
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
@@ -29,6 +30,10 @@ class ServedConfig(Config):
     """A Config that may have no table yet."""
 
     least_tables: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_expiry(self.tables, "rows of a service do not die yet")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,17 @@ class ClusterStore:
         """As `RowTier.num_rows`."""
         return sum(part.num_rows(table) for part in self._parts)
 
+    def set_period(self, period: int) -> None:
+        """Refused."""
+        raise self._read_only()
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`: each part is at its checkpoint's."""
+
+    def has_deaths(self, table: str) -> bool:
+        """As `RowTier.has_deaths`, of all parts."""
+        return all(part.has_deaths(table) for part in self._parts)
+
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`: part after part."""
         scans = [part.scan(table, batch_rows) for part in self._parts]

@@ -310,6 +310,17 @@ class RocksDbStore:
         self._number(table)
         return self._open_live_or_raise().counts[table]
 
+    def set_period(self, period: int) -> None:
+        """As `RowTier.set_period`: no row of its tables dies."""
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`: nothing depends on it."""
+
+    def has_deaths(self, table: str) -> bool:
+        """As `RowTier.has_deaths`: False."""
+        self._number(table)
+        return False
+
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`, in the order of the keys.
 

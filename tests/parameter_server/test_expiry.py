@@ -1,0 +1,353 @@
+"""Rows that die: when, what knows of it, what a change of the rules does, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.cli.main import main
+from hps.ssd_store import verify
+from hps.ssd_store.clone import clone
+from hps.table.life_rules import native_rules
+from tests.twins import life
+
+ESTABLISHED = hps.Expiry(unseen=30, min_score=0.8, decay=0.98, nonclick=0.1, click=1.0)
+BY_AGE = hps.Expiry(unseen=2)
+DIM = 4
+
+
+def ads(expiry: hps.Expiry | None = BY_AGE, **others: Any) -> hps.TableConfig:
+    return hps.TableConfig(name="ads", dim=DIM, expiry=expiry, **others)
+
+
+def opened(path: Path, expiry: hps.Expiry | None = BY_AGE, **others: Any) -> hps.ParameterServer:
+    table = ads(expiry, statistics=True)
+    return hps.ParameterServer(hps.Config(path=path / "store", tables=[table], **others))
+
+
+def keys_of(*keys: int) -> Any:
+    return np.array(keys, np.uint64)
+
+
+def show(server: hps.ParameterServer, key: int, shows: int = 1, clicks: int = 0) -> None:
+    labels = np.zeros(shows, np.float32)
+    labels[:clicks] = 1
+    grads = np.ones((shows, DIM), np.float32)
+    server.push("ads", np.full(shows, key, np.uint64), grads, labels=labels)
+
+
+# What an established ads system does with these numbers; docs/life_cycle.md shows it, too.
+@pytest.mark.parametrize(
+    ("shows", "clicks", "dies_at"), [(8, 0, 1), (9, 0, 6), (1, 1, 12), (6, 1, 31)]
+)
+def test_rows_die_as_in_an_established_system(
+    tmp_path: Path, shows: int, clicks: int, dies_at: int
+) -> None:
+    with opened(tmp_path, ESTABLISHED) as server:
+        show(server, 7, shows, clicks)
+        assert server.statistics("ads", keys_of(7))["dies_at"].tolist() == [dies_at]
+        if dies_at > 1:
+            server.advance_period(to=dies_at - 1)
+        assert server.contains("ads", keys_of(7)).tolist() == [True]
+        server.advance_period()
+        assert server.contains("ads", keys_of(7)).tolist() == [False]
+
+
+def test_a_score_of_one_and_a_half_dies_by_score_in_the_32nd_period() -> None:
+    rules = native_rules(hps.Expiry(min_score=0.8))
+    counts = np.array([6], np.float32), np.array([1], np.float32), np.zeros(1, np.uint32)
+    assert rules.dies_at(*counts).tolist() == [32]
+
+
+def test_the_native_arithmetic_is_the_twins() -> None:
+    generator = np.random.default_rng(3)
+    for unseen, decay in ((None, 0.98), (5, 0.5), (0, 1.0), (60000, 0.99999)):
+        expiry = hps.Expiry(unseen=unseen, min_score=0.7, decay=decay, nonclick=0.2, click=2.0)
+        rules = native_rules(expiry)
+        show = generator.integers(0, 50, 300).astype(np.float32)
+        click = np.floor(show * generator.random(300)).astype(np.float32)
+        last = generator.integers(0, 1000, 300).astype(np.uint32)
+        expected = [
+            life.dies_at(rules, *counts)
+            for counts in zip(show.tolist(), click.tolist(), last.tolist(), strict=True)
+        ]
+        assert rules.dies_at(show, click, last).tolist() == expected
+        gaps = generator.integers(0, 100, 300).astype(np.uint32)
+        scores = np.float32(0.2) * (show - click) + np.float32(2.0) * click
+        assert np.array_equal(rules.scores(show, click, gaps), scores * life.powers(decay)[gaps])
+
+
+def test_a_row_that_never_dies_is_told_so(tmp_path: Path) -> None:
+    with opened(tmp_path, hps.Expiry(min_score=0.5, decay=1.0)) as server:
+        show(server, 1, 1, 1)
+        server.advance_period(to=2**31 - 1)
+        assert server.statistics("ads", keys_of(1))["dies_at"].tolist() == [-1]
+        assert server.num_rows("ads") == 1
+
+
+def test_a_key_that_comes_again_is_new(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        initial = server.pull("ads", keys_of(1))
+        show(server, 1, 3, 2)
+        once = server.digest("ads")
+        show(server, 2)
+        server.advance_period(to=2)
+        show(server, 2)
+        neighbour = server.pull("ads", keys_of(2))
+        server.advance_period()
+        assert server.num_rows("ads") == 1
+        assert np.array_equal(server.pull("ads", keys_of(1)), initial)
+        show(server, 1)
+        found = server.statistics("ads", keys_of(1, 2))
+        decayed = np.float32(1) * (np.float32(0.98) * np.float32(0.98))
+        assert found["show"].tolist() == [1.0, decayed + np.float32(1)]
+        assert found["click"].tolist() == [0.0, 0.0]
+        assert found["last_period"].tolist() == [3, 2]
+        assert np.array_equal(server.pull("ads", keys_of(2)), neighbour)
+    # Its weights and its optimizer's state are those of a key that was never there.
+    with opened(tmp_path / "other") as server:
+        show(server, 1, 3, 2)
+        assert server.digest("ads") == once
+        server.advance_period(to=3)
+        show(server, 1)
+        expected = server.digest("ads")
+    with opened(tmp_path / "third") as server:
+        server.advance_period(to=3)
+        show(server, 1)
+        assert server.digest("ads") == expected
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_the_dead_are_absent_to_every_verb(tmp_path: Path, is_reopened: bool) -> None:
+    server = opened(tmp_path)
+    try:
+        for key in (1, 2, 3):
+            show(server, key)
+        initial = server.pull("ads", keys_of(4))
+        server.advance_period(to=2)
+        show(server, 3)
+        server.advance_period()
+        if is_reopened:
+            server.checkpoint()
+            server.close()
+            server = opened(tmp_path)
+        assert server.period == 3
+        assert server.num_rows("ads") == 1
+        assert server.contains("ads", keys_of(1, 2, 3)).tolist() == [False, False, True]
+        assert [keys.tolist() for keys, _ in server.items("ads")] == [[3]]
+        assert server.erase("ads", keys_of(1, 3, 4)).tolist() == [False, True, False]
+        assert server.statistics("ads", keys_of(1, 3))["last_period"].tolist() == [-1, -1]
+        assert np.array_equal(server.pull("ads", keys_of(4)), initial)
+        assert server.stats()["tables"]["ads"]["rows"] == 0
+    finally:
+        server.close()
+
+
+def test_readers_restores_and_clones_use_their_checkpoints_period(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        show(server, 1)
+        server.checkpoint("young")
+        digest = server.digest("ads")
+        server.advance_period(to=3)
+        assert server.num_rows("ads") == 0
+        server.checkpoint("old")
+        rows = {one["tag"]: one["rows"] for one in server.checkpoints()}
+        assert rows == {"young": 1, "old": 0}
+        for tag, count in (("young", 1), ("old", 0)):
+            with hps.open(tmp_path / "store", checkpoint=tag) as reader:
+                assert reader.num_rows("ads") == count
+        clone(tmp_path / "store", tmp_path / "copy", "young")
+        server.restore("young")
+        assert (server.period, server.num_rows("ads"), server.digest("ads")) == (0, 1, digest)
+        server.advance_period()
+        assert server.num_rows("ads") == 1
+    with hps.open(tmp_path / "copy") as reader:
+        assert (reader.num_rows("ads"), reader.digest("ads")) == (1, digest)
+    assert verify(tmp_path / "store") == []
+
+
+def many(server: hps.ParameterServer, first: int, count: int) -> None:
+    keys = np.arange(first, first + count, dtype=np.uint64)
+    server.push("ads", keys, np.ones((count, DIM), np.float32))
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_the_bytes_of_the_dead_go(tmp_path: Path, is_background: bool) -> None:
+    """What they hid does not come back: an older record of a dead key lies in another segment."""
+    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+        for _ in range(3):
+            many(server, 0, 40_000)
+            server.checkpoint()
+        many(server, 50_000, 100)
+        server.advance_period()
+        many(server, 50_000, 100)
+        server.advance_period()
+        store = server.parts.tables.store
+        assert server.num_rows("ads") == 100
+        if is_background:
+            many(server, 50_000, 100)
+            server.checkpoint()
+        else:
+            store.compact()
+        server.checkpoint()
+        store.compact()
+        assert store.num_rows("ads") == 100
+        assert server.contains("ads", np.arange(0, 40_000, dtype=np.uint64)).sum() == 0
+        assert server.stats()["ssd_store"]["segment_bytes"] < 50_000
+    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+        assert server.num_rows("ads") == 100
+
+
+def test_rules_hold_from_the_next_period_on(tmp_path: Path) -> None:
+    with opened(tmp_path, hps.Expiry(unseen=5)) as server:
+        for key in (1, 2):
+            show(server, key)
+        server.advance_period(to=3)
+        show(server, 2)
+    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+        assert server.statistics("ads", keys_of(1, 2))["dies_at"].tolist() == [6, 9]
+        assert server.num_rows("ads") == 2
+        server.advance_period()
+        # Key 1 would have died in period 2 by the new rules, which began in period 4.
+        assert server.contains("ads", keys_of(1, 2)).tolist() == [False, True]
+        assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [5]
+    with opened(tmp_path, hps.Expiry(unseen=9)) as server:
+        server.advance_period()  # what died by the rules before does not live again
+        assert server.contains("ads", keys_of(1, 2)).tolist() == [False, True]
+        assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [13]
+    with opened(tmp_path, None) as server:
+        server.advance_period()
+        assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [-1]
+        server.advance_period(to=1000)
+        assert server.num_rows("ads") == 1
+
+
+def test_a_table_that_only_counted_may_get_rules(tmp_path: Path) -> None:
+    with opened(tmp_path, None) as server:
+        for key in range(200):
+            show(server, key)
+        server.advance_period(to=5)
+        show(server, 7)
+    with opened(tmp_path) as server:
+        server.advance_period()
+        assert [keys.tolist() for keys, _ in server.items("ads")] == [[7]]
+
+
+def test_rules_that_would_empty_a_table_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path, None) as server:
+        show(server, 1)
+        show(server, 2)
+    with opened(tmp_path, hps.Expiry(min_score=50.0)) as server:
+        with pytest.raises(hps.ConfigError, match=r"all 2 rows would die at once.*allow_empty"):
+            server.advance_period()
+        assert (server.period, server.num_rows("ads")) == (0, 2)
+        assert server.advance_period(allow_empty=True) == 1
+        assert server.num_rows("ads") == 0
+
+
+def test_a_batch_in_flight_keeps_the_period(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        rows = server.pin("ads", keys_of(1))
+        with pytest.raises(hps.ConfigError, match=r"1 pins of batches in flight"):
+            server.advance_period()
+        rows.release()
+        server.advance_period()
+
+
+def test_statistics_of_a_dead_row_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        server.advance_period(to=9)
+        given = {
+            "show": np.ones(1, np.float32),
+            "click": np.zeros(1, np.float32),
+            "last_period": np.array([4]),
+        }
+        rows = np.ones((1, DIM), np.float32)
+        with pytest.raises(hps.ConfigError, match=r"key 1.*would have died in period 7"):
+            server.assign("ads", keys_of(1), rows, statistics=given)
+        given["last_period"] = np.array([8])
+        server.assign("ads", keys_of(1), rows, statistics=given)
+        assert server.statistics("ads", keys_of(1))["dies_at"].tolist() == [11]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "unseen=, min_score= or both"),
+        ({"unseen": -1}, r"Expiry\.unseen=-1"),
+        ({"unseen": 65535}, r"Expiry\.unseen=65535"),
+        ({"unseen": 1.5}, r"Expiry\.unseen=1\.5"),
+        ({"min_score": 0.0}, r"Expiry\.min_score=0\.0"),
+        ({"min_score": float("nan")}, r"Expiry\.min_score=nan"),
+        ({"unseen": 3, "decay": 1.01}, r"Expiry\.decay=1\.01"),
+        ({"unseen": 3, "decay": 0.0}, r"Expiry\.decay=0\.0"),
+        ({"unseen": 3, "nonclick": -0.1}, r"Expiry\.nonclick=-0\.1"),
+        ({"unseen": 3, "click": "1"}, r"Expiry\.click='1'"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(hps.ConfigError, match=message):
+        hps.Expiry(**fields)
+    with pytest.raises(hps.ConfigError, match=r"expiry=3 must be an hps\.Expiry"):
+        ads(3)  # type: ignore[arg-type]
+
+
+def test_where_rows_do_not_die_yet_expiry_is_refused(tmp_path: Path) -> None:
+    for others, why in (
+        ({"ssd": hps.SsdStoreConfig(engine="rocksdb")}, "engine='rocksdb'"),
+        ({"gpu": hps.GpuCacheConfig(bytes="1MiB", device="cuda:0")}, "cuda:0"),
+    ):
+        with pytest.raises(hps.ConfigError, match=f"expiry=.*{why}"):
+            hps.Config(path=tmp_path / "none", tables=[ads()], **others)  # type: ignore[arg-type]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_row_leaves_and_enters_with_its_death(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(tmp_path) as server:
+        show(server, 1)
+        server.advance_period(to=2)
+        show(server, 2, 2, 1)
+        server.advance_period()
+        digest = server.digest("ads")
+    out = tmp_path / "rows.parquet"
+    assert main(["export", str(tmp_path / "store"), str(out)]) == 0
+    with hps.ParameterServer(hps.Config(path=tmp_path / "other", tables=[ads()])) as server:
+        server.advance_period(to=3)
+    assert main(["import", str(out), str(tmp_path / "other")]) == 0
+    with hps.open(tmp_path / "other") as reader:
+        assert reader.digest("ads") == digest
+        assert reader.statistics("ads", keys_of(1, 2))["dies_at"].tolist() == [-1, 5]
+    capsys.readouterr()
+
+
+def test_damage_to_a_period_of_death_is_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        show(server, 1)
+    (segment,) = (tmp_path / "store").glob("segment-*")
+    whole = segment.read_bytes()
+    for place in (len(whole) - 52, len(whole) - 8):  # the period, its checksum
+        segment.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        ((name, _),) = verify(tmp_path / "store")
+        assert name == str(segment)
+        with pytest.raises(hps.CorruptionError, match="segment-"):
+            opened(tmp_path)
+    segment.write_bytes(whole)
+    with opened(tmp_path) as server:
+        assert server.num_rows("ads") == 1
+
+
+def test_damage_to_rules_is_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as server:
+        show(server, 1)
+        server.checkpoint()
+        rules = json.loads(server.checkpoint_blobs()["period.json"])["rules"]
+        assert rules == {"ads": BY_AGE.described()}
+        store = server.parts.tables.store
+        store.checkpoint("bad", {"period.json": b'{"period": 0, "rules": {"ads": {"unseen": -1}}}'})
+    with pytest.raises(hps.CorruptionError, match="holds no rules"):
+        hps.open(tmp_path / "store", checkpoint="bad")
