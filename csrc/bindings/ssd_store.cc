@@ -122,6 +122,14 @@ void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags
   ThrowIfError(fetched);
 }
 
+void SetPeriod(SsdStore& store, uint32_t period, bool is_change) {
+  ThrowIfError(store.SetPeriod(period, is_change));
+}
+
+bool HasDeaths(const SsdStore& store, size_t table) {
+  return TableOf(store, table).schema().has_deaths;
+}
+
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
   const TableStore& asked = TableOf(store, table);
   ThrowIfError(store.CheckReadable());
@@ -366,18 +374,8 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
-      .def(
-          "set_period",
-          [](SsdStore& store, uint32_t period, bool is_change) {
-            ThrowIfError(store.SetPeriod(period, is_change));
-          },
-          nb::arg("period"), nb::arg("is_change"), Release())
-      .def(
-          "has_deaths",
-          [](const SsdStore& store, size_t table) {
-            return TableOf(store, table).schema().has_deaths;
-          },
-          nb::arg("table"))
+      .def("set_period", &SetPeriod, nb::arg("period"), nb::arg("is_change"), Release())
+      .def("has_deaths", &HasDeaths, nb::arg("table"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

@@ -1,3 +1,6 @@
+// The powers of a decay, once.
+//
+// Above it: life_table.h. Below it: nothing.
 #include "table/life_table.h"
 
 #include "common/float_mode.h"

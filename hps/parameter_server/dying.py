@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hps import _C
 from hps.common.expiry import Expiry
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats

@@ -44,6 +44,7 @@ from hps.ssd_store.rocksdb.database import (
     pieces,
     translated,
 )
+from hps.ssd_store.rocksdb.immortal import Immortal
 from hps.ssd_store.rocksdb.library import Snapshot
 from hps.ssd_store.rocksdb.live import Live, LiveDatabases
 from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint, RocksDbManifest
@@ -54,7 +55,7 @@ _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
 
-class RocksDbStore:
+class RocksDbStore(Immortal):
     """A directory of rows kept by RocksDB. What the verbs promise is in
     `hps.contracts.tiers.RowTier`.
 
@@ -309,17 +310,6 @@ class RocksDbStore:
         """As `RowTier.num_rows`."""
         self._number(table)
         return self._open_live_or_raise().counts[table]
-
-    def set_period(self, period: int) -> None:
-        """As `RowTier.set_period`: no row of its tables dies."""
-
-    def follow_period(self) -> None:
-        """As `RowTier.follow_period`: nothing depends on it."""
-
-    def has_deaths(self, table: str) -> bool:
-        """As `RowTier.has_deaths`: False."""
-        self._number(table)
-        return False
 
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`, in the order of the keys.
