@@ -6,6 +6,7 @@ faults.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
 from hps.service.server.server import Server, ServerOptions
+from hps.service.shard.location import StoreLocation
+from hps.service.shard.shard import Shard
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import Service, service
 from tests.service.serving import Channel
@@ -326,3 +329,39 @@ def test_messages_say_what_keys_stand_for(tmp_path: Path) -> None:
             assert refused.code == "INVALID_ARGUMENT" and re.search(match, refused.text)
         assert counts(client, KEYS[7:9])[:2] == [[11, 3], [4, 1]]
         channel.close()
+
+
+def test_a_table_whose_rows_die_is_refused_before_anything_is_written(
+    servers: Service, tmp_path: Path
+) -> None:
+    mortal = hps.TableConfig(name="mortal", dim=4, features=["m"], expiry=hps.Expiry(unseen=3))
+    with servers.client() as client:
+        with pytest.raises(ConfigError, match=r"'mortal' has expiry.*rows of a service do not die"):
+            client.create_table(mortal)
+        assert set(client.tables) == {"ads", "plain"}
+    config = hps.Config(path=tmp_path / "new", tables=[mortal])
+    with pytest.raises(ConfigError, match=r"'mortal' has expiry.*rows of a service do not die"):
+        Shard(config)
+    assert not config.path.exists()
+    with hps.ParameterServer(config) as server:
+        server.push("mortal", KEYS, ONES)
+    with pytest.raises(ConfigError, match="rows of a service do not die"):
+        Shard(StoreLocation(path=config.path))
+
+
+def test_rows_do_not_die_while_a_log_waits(tmp_path: Path) -> None:
+    table = hps.TableConfig(name="ads", dim=4, statistics=True)
+    config = hps.Config(path=tmp_path / "store", tables=[table])
+    shard = Shard(config)
+    opened = shard.open_session("a")
+    shard.push(hps.update_log.Identity("a", opened.incarnation, 1), "ads", KEYS, ONES)
+    shard.close(checkpoint=False)
+    mortal = replace(config, tables=[replace(table, expiry=hps.Expiry(unseen=3))])
+    with pytest.raises(ConfigError, match=r"'ads': expiry=.*updates are in the log"):
+        hps.ParameterServer(mortal)
+    with hps.ParameterServer(config) as server:
+        server.checkpoint()
+    with hps.ParameterServer(mortal) as server:
+        server.advance_period()  # from here on they may
+        server.advance_period(5)
+        assert server.num_rows("ads") == 0
