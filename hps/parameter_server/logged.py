@@ -71,8 +71,10 @@ class LoggedMutations:
         tables = self._tables
         with tables.updates:
             if mutation.kind == Kind.PERIOD:
+                tables.begin_change("advance_period")
                 log()
-                self._periods.begin(max(mutation.period, tables.period))
+                if mutation.period > tables.period:
+                    self._periods.begin(mutation.period)
                 return None
             stack = tables.stack(mutation.table)
             tables.begin_change(mutation.kind.name.lower())
