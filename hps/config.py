@@ -177,7 +177,7 @@ def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
         if table.statistics:
             raise ConfigError(
                 f"table {table.name!r} has statistics=True, but {why}: use hps.ParameterServer "
-                "with engine='segments' and rows in DRAM, or statistics=False"
+                "with rows in DRAM, or statistics=False"
             )
 
 
@@ -359,7 +359,6 @@ class Config:
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
         if self.ssd.engine == "rocksdb":
             refuse_expiry(self.tables, "rows that engine='rocksdb' keeps do not die yet")
-            refuse_statistics(self.tables, "engine='rocksdb' does not store them yet")
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

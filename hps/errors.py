@@ -98,12 +98,3 @@ def no_such_table(
     listed = f"; {found} {sorted(tables)}" if found else ""
     prefix = f"{where}: " if where else ""
     return ConfigError(f"{prefix}there is no table {table!r}{listed}")
-
-
-def no_periods(what: str) -> ConfigError:
-    """The error of a server that does not know periods or statistics yet.
-
-    >>> no_periods("period over ranks")
-    ConfigError('period over ranks: only hps.ParameterServer has periods and statistics yet')
-    """
-    return ConfigError(f"{what}: only hps.ParameterServer has periods and statistics yet")

@@ -167,6 +167,18 @@ void KeyShares::CountClicks(int owner, const uint8_t* labels, KeyShare* share) {
   }
 }
 
+void SetOccurrences(const uint32_t* shows, const uint32_t* clicks, KeyShare* share) {
+  const auto add = [share](const uint32_t* each, uint32_t* sums) {
+    if (each == nullptr || sums == nullptr) return;
+    std::memset(sums, 0, static_cast<size_t>(share->num_ids) * sizeof(uint32_t));
+    for (int64_t i = 0; i < share->num_occurrences; ++i) {
+      sums[share->ids[i] & ~kFirstOfKey] += each[share->scan_positions[i]];
+    }
+  };
+  add(shows, share->counts);
+  add(clicks, share->clicks);
+}
+
 bool KeyShares::Matches(const uint64_t* keys, int64_t count) const {
   if (count != num_occurrences_) return false;
   return count == 0 ||

@@ -1,6 +1,7 @@
 // KeyShares: a batch's keys divided over the threads of the host, and the memory of each share.
 //
-// Above it: key_plan.h, BatchPlan of dram_cache, GpuPlan of gpu_cache's host build. Below it:
+// Above it: key_plan.h, BatchPlan of dram_cache, GpuPlan of gpu_cache's host build, the bindings of
+// both caches (SetOccurrences). Below it:
 // key_share.h, whose KeyShare it fills in. A thread owns some of the 64 sub-parts by the hash's top
 // six bits, so all occurrences of a key are one thread's. Any assignment gives the same result.
 // Memory is kept for the next batch. Not thread-safe but where told.
@@ -95,5 +96,10 @@ class KeyShares {
   bool is_balanced_ = false;      // of the last batch that was numbered: no owner had too much
   bool has_repeats_ = false;      // and its keys repeated
 };
+
+// What each occurrence of the share's keys stands for, in the place of one show and its label,
+// after their sums: shows[L] and of these clicks[L], of all occurrences of the batch. Null: one
+// show each, and the clicks that were counted. A share that counted no clicks takes none.
+void SetOccurrences(const uint32_t* shows, const uint32_t* clicks, KeyShare* share);
 
 }  // namespace hps

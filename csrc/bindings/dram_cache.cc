@@ -62,6 +62,10 @@ struct DramKind {
                          float lr, Plan* plan, int64_t* worst) {
     return cache->SumHere(keys, count, gradients, lr, plan, worst);
   }
+  static void SetOccurrences(Plan* plan, const uint32_t* shows, const uint32_t* clicks) {
+    plan->ForWorkersInTurn(
+        [&](WorkerBatch* worker) { hps::SetOccurrences(shows, clicks, worker); });
+  }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
     cache->WriteRows(plan, rows);

@@ -60,6 +60,17 @@ struct GpuKind {
     if (num_missing == 0 && *worst < 0) *worst = cache->FindOverflow(plan, lr);
     return num_missing;
   }
+  static void SetOccurrences(Plan* plan, const uint32_t* shows, const uint32_t* clicks) {
+    for (int owner = 0; owner < plan->shares()->num_owners(); ++owner) {
+      KeyShare* share = plan->share(owner);
+      hps::SetOccurrences(shows, clicks, share);
+      for (int64_t i = 0; i < share->num_unique; ++i) {
+        const uint32_t id = share->joint_ids[i];
+        plan->shows()[id] = share->counts[id];
+        if (plan->clicks() != nullptr) plan->clicks()[id] = share->clicks[id];
+      }
+    }
+  }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(*plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
     cache->WriteRows(*plan, rows);

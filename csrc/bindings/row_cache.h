@@ -3,7 +3,7 @@
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
 //     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled, SumHere,
-//     ReadRows, WriteRows, Contains
+//     ReadRows, WriteRows, Contains, SetOccurrences (of a plan with sums, see batch/key_shares.h)
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -23,6 +23,7 @@ namespace hps {
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 using Labels = std::optional<Vector<const uint8_t>>;
 using Statistics = std::optional<Matrix<const uint8_t>>;
+using Whole = std::optional<Vector<const uint32_t>>;
 
 template <class Kind>
 class RowCacheBinding {
@@ -36,6 +37,7 @@ class RowCacheBinding {
     BindPooling(cls);
     BindMoves(cls);
     BindUpdates(cls);
+    BindCounts(cls);
     BindRows(cls);
   }
 
@@ -61,6 +63,14 @@ class RowCacheBinding {
     CheckShape(labels->size() == static_cast<size_t>(plan.num_occurrences()),
                "uint8 labels [occurrences of the plan] are needed");
     return labels->data();
+  }
+
+  // Whole numbers of the plan's occurrences.
+  static const uint32_t* WholeOf(const Whole& numbers, const Plan& plan) {
+    if (!numbers) return nullptr;
+    CheckShape(numbers->size() == static_cast<size_t>(plan.num_occurrences()),
+               "uint32 shows and clicks [occurrences of the plan] are needed");
+    return numbers->data();
   }
 
   // Of as many rows, as the layout has them.
@@ -263,16 +273,6 @@ class RowCacheBinding {
             },
             "plan"_a, "grads"_a.noconvert(), "lr"_a, "labels"_a.noconvert().none() = nb::none())
         .def(
-            "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
-            "period"_a)
-        .def(
-            "set_rules",
-            [](Cache& cache, const LifeTable* table) {
-              cache.SetRules(table == nullptr ? LifeRules{} : table->rules());
-            },
-            "rules"_a.none(), nb::keep_alive<1, 2>())
-        .def("drop_dead", &Cache::DropDead, "period"_a, Unlocked())
-        .def(
             "assign",
             [](Cache& cache, Plan& plan, Matrix<const float> rows,
                std::optional<Matrix<const float>> state, float lr, Statistics statistics) {
@@ -288,6 +288,31 @@ class RowCacheBinding {
             },
             "plan"_a, "rows"_a.noconvert(), "state"_a.noconvert().none(), "lr"_a,
             "statistics"_a.noconvert().none() = nb::none());
+  }
+
+  // Of tables with statistics.
+  static void BindCounts(nb::class_<Cache>* cls) {
+    using namespace nb::literals;
+    cls->def(
+           "set_occurrences",
+           [](Cache& cache, Plan& plan, Whole shows, Whole clicks) {
+             CheckShape(cache.layout().has_statistics, "a table that counts is needed");
+             const uint32_t* all = WholeOf(shows, plan);
+             const uint32_t* clicked = WholeOf(clicks, plan);
+             nb::gil_scoped_release unlocked;
+             Kind::SetOccurrences(&plan, all, clicked);
+           },
+           "plan"_a, "shows"_a.noconvert().none(), "clicks"_a.noconvert().none())
+        .def(
+            "set_period", [](Cache& cache, uint32_t period) { cache.SetPeriod(period); },
+            "period"_a)
+        .def(
+            "set_rules",
+            [](Cache& cache, const LifeTable* table) {
+              cache.SetRules(table == nullptr ? LifeRules{} : table->rules());
+            },
+            "rules"_a.none(), nb::keep_alive<1, 2>())
+        .def("drop_dead", &Cache::DropDead, "period"_a, Unlocked());
   }
 
   static void BindRows(nb::class_<Cache>* cls) {

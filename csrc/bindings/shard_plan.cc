@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,19 @@ int64_t CopyGradients(const ShardPlan& plan, const Floats& gradients, const Vect
   nb::gil_scoped_release unlocked;
   return plan.CopyGradients(gradients.data(), static_cast<int64_t>(gradients.shape(0)),
                             static_cast<int32_t>(gradients.shape(1)), out.data());
+}
+
+// (shows, clicks), each uint32 [num_unique], of the plan's distinct keys.
+nb::tuple Count(ShardPlan& plan, const std::optional<Vector<const uint8_t>>& labels) {
+  CheckShape(!labels || labels->size() == static_cast<size_t>(plan.num_occurrences()),
+             "uint8 labels [occurrences of the plan] are needed");
+  NewVector<uint32_t> shows(static_cast<size_t>(plan.num_unique()));
+  NewVector<uint32_t> clicks(static_cast<size_t>(plan.num_unique()));
+  {
+    nb::gil_scoped_release unlocked;
+    plan.Count(labels ? labels->data() : nullptr, shows.data.get(), clicks.data.get());
+  }
+  return nb::make_tuple(shows.Give(), clicks.Give());
 }
 
 // The rows of each shard, all of one width.
@@ -141,6 +155,7 @@ void BindShardPlan(nb::module_& module) {
       .def("sum_gradients", &SumGradients, "grads"_a.noconvert())
       .def("sum_bag_gradients", &SumBagGradients, "offsets"_a.noconvert(),
            "weights"_a.noconvert().none(), "mean"_a, "grads"_a.noconvert())
+      .def("count", &Count, "labels"_a.noconvert().none() = nb::none())
       .def("copy_gradients", &CopyGradients, "grads"_a.noconvert(), "out"_a.noconvert())
       .def(
           "sums",

@@ -113,6 +113,23 @@ int64_t ShardPlan::SumGradients(const float* gradients, int32_t dim, const BagsV
   return std::find(ids, ids + num_unique(), static_cast<uint32_t>(bad)) - ids;
 }
 
+void ShardPlan::Count(const uint8_t* labels, uint32_t* shows, uint32_t* clicks) {
+  const KeyShare& share = *plan_.share();
+  const int64_t count = num_unique();
+  uint32_t* places = places_.Reserve(count);  // of an id among the grouped keys
+  for (int64_t place = 0; place < count; ++place) {
+    const int64_t id = is_in_order_ ? place : int64_t{ids_.data()[place]};
+    places[id] = static_cast<uint32_t>(place);
+  }
+  std::fill(shows, shows + count, 0);
+  std::fill(clicks, clicks + count, 0);
+  for (int64_t i = 0; i < share.num_occurrences; ++i) {
+    const uint32_t place = places[share.ids[i] & ~kFirstOfKey];
+    shows[place] += 1;
+    if (labels != nullptr) clicks[place] += labels[share.scan_positions[i]];
+  }
+}
+
 int64_t ShardPlan::CopyGradients(const float* gradients, int64_t count, int32_t dim,
                                  uint8_t* out) const {
   const DefaultFloatMode mode;

@@ -52,6 +52,10 @@ class ShardPlan {
   // What SumGradients left: [num_unique, dim], valid until the next call that is not const.
   const float* sums() const { return sums_; }
 
+  // How often each distinct key occurs, shows[num_unique], and how often with label 1,
+  // clicks[num_unique]; labels[num_occurrences] are 0 or 1, null: no clicks.
+  void Count(const uint8_t* labels, uint32_t* shows, uint32_t* clicks);
+
   // Copies gradients [count, dim] to out, which need not be aligned. The first row that is not
   // finite, or -1; with one, out is written in part.
   int64_t CopyGradients(const float* gradients, int64_t count, int32_t dim, uint8_t* out) const;
@@ -78,6 +82,7 @@ class ShardPlan {
   bool is_in_order_ = true;  // the groups are in order of first occurrence, as ids do
   Array<uint32_t> ids_;      // of the distinct keys in their groups; unless they are in order
   Array<uint32_t> shards_;   // of each id, while they are grouped
+  Array<uint32_t> places_;   // of each id, while occurrences are counted
   Array<uint64_t> keys_;     // grouped
   Array<float> grouped_;     // sums
   const uint64_t* unique_keys_ = nullptr;

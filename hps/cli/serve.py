@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
 _ARENAS = 1  # one heap for all threads: what one frees another takes
-_OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share")
+_FLAGS = {"true": True, "false": False}
+_OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share", "statistics")
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -109,6 +110,8 @@ def parse_table(text: str) -> "TableConfig":
 
     >>> parse_table("name=ads,dim=16,optimizer=adam,lr=0.01,beta1=0.8,init=uniform:-0.1:0.1").dim
     16
+    >>> parse_table("name=ads,dim=16,statistics=true").statistics
+    True
     """
     from hps.service.messages.table_messages import from_message
     from hps.v1.parameter_server_pb2 import FeatureList, Table
@@ -137,6 +140,10 @@ def parse_table(text: str) -> "TableConfig":
             raise ConfigError(f"--table {text!r}: init={fields['init']!r} has too many numbers")
         for name, value in zip(names, numbers, strict=False):
             message.initializer.numbers[name] = _number(text, value)
+    if "statistics" in fields:
+        if fields["statistics"] not in _FLAGS:
+            raise ConfigError(f"--table {text!r}: statistics= must be one of {sorted(_FLAGS)}")
+        message.statistics = _FLAGS[fields["statistics"]]
     if "features" in fields:
         message.features.CopyFrom(FeatureList(names=fields["features"].split("+")))
     return from_message(message)
@@ -240,8 +247,8 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="name=..,dim=..",
         help="a table of the store, created if missing; also optimizer=, its numbers (lr=, "
-        "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=; "
-        "may be repeated",
+        "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=, "
+        "statistics=true (rows count shows and clicks); may be repeated",
     )
     add(
         "--seed",

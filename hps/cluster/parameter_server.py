@@ -7,7 +7,7 @@ cluster/folder/checkpoints.py; they share exchanges.py (what passes from rank to
 cluster/world/together.py. docs/cluster_protocol.md describes what passes between the ranks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.folder.checkpoints import RankParts
 from hps.cluster.folder.folders import ClusterParts, check_same, open_parts
+from hps.cluster.periods import PeriodVerbs
 from hps.cluster.rounds import Rounds
 from hps.cluster.rows import RowVerbs
 from hps.cluster.table_verbs import TableVerbs
@@ -32,7 +33,7 @@ from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending, Ranks
 from hps.contracts.updates import RowUpdate
-from hps.errors import ConfigError, no_periods
+from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
@@ -123,6 +124,7 @@ class ClusterParameterServer:
         self._rows = RowVerbs(local, self._together, self._exchanges)
         self._rounds = Rounds(self._together, self._exchanges, self._rows)
         self._table_verbs = TableVerbs(local, self._together, self._exchanges)
+        self._periods = PeriodVerbs(local, self._together, self._exchanges)
         self._opened = opened
         self._checkpoints = None if opened is None else CheckpointsOverParts(RankParts(opened))
         self._is_closed = False
@@ -220,9 +222,12 @@ class ClusterParameterServer:
         """
         self._rows.pull_tables(reads)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+    ) -> None:
         """Sums the gradients of each key over all ranks, divides them by the number of ranks, then
-        runs its optimizer once; every rank calls it, with its own keys.
+        runs its optimizer once; every rank calls it, with its own keys. Occurrences and their
+        labels count as whole numbers of all ranks.
 
         Args: as `hps.ParameterServer.push`.
 
@@ -232,7 +237,7 @@ class ClusterParameterServer:
             ClusterError: another rank is gone or does not answer.
             Others: as `hps.ParameterServer.push`.
         """
-        self._rows.push(table, keys, grads)
+        self._rows.push(table, keys, grads, labels)
 
     # Batches in flight: SparseEmbedding, RowOptimizer and Pipeline.
 
@@ -294,18 +299,25 @@ class ClusterParameterServer:
     # Whole tables.
 
     def assign(
-        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """Sets rows outright; every rank calls it, with its own keys.
 
         Of a key that occurs twice the last row counts, of several ranks' that of the highest rank.
-        Either all ranks give a state or none does. Args: as `hps.ParameterServer.assign`.
+        Either all ranks give a state or none does, and so with statistics.
+
+        Args: as `hps.ParameterServer.assign`.
 
         Raises:
             ConfigError, StoreError: as there; of a rank, then ClusterError on the others.
             NonFiniteError, ConfigError of a state: as there, on every rank; no rank has changed.
         """
-        self._table_verbs.assign(table, keys, rows, state)
+        self._table_verbs.assign(table, keys, rows, state, statistics)
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored on any rank: bool [L]; every rank calls it, with its own keys."""
@@ -335,13 +347,13 @@ class ClusterParameterServer:
         return self._table_verbs.digest(table)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, statistics: bool = False
     ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row *of this rank* once; those of all ranks together are the table.
 
         Not collective. Pieces and errors: as `hps.ParameterServer.items`.
         """
-        return self._table_verbs.items(table, batch, state)
+        return self._table_verbs.items(table, batch, state, statistics)
 
     def stats(self) -> Json:
         """Counters *of this rank*: of each tier, then of each table, then what it sent and how long
@@ -447,20 +459,32 @@ class ClusterParameterServer:
         """
         return self._kept("delete_checkpoint").delete_checkpoint(tag)
 
-    # Periods, which ranks do not have yet.
+    # Periods.
 
     @property
     def period(self) -> int:
-        """Raises ConfigError: periods are kept by `hps.ParameterServer` alone so far."""
-        raise no_periods("period over ranks")
+        """That updates count in, the same on every rank. Not collective."""
+        return self.local.period
 
     def advance_period(self, to: int | None = None) -> int:
-        """Raises ConfigError, as `period`."""
-        raise no_periods("advance_period over ranks")
+        """Begins the next period, or a later one, on all ranks or none; every rank calls it.
+
+        Args and Returns: as `hps.ParameterServer.advance_period`.
+
+        Raises:
+            ConfigError: as there, or the ranks give different ones; on every rank, and none began.
+            ClusterError: another rank is gone or does not answer.
+        """
+        return self._periods.advance(to)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
-        """Raises ConfigError, as `period`."""
-        raise no_periods("statistics over ranks")
+        """What the rows of this rank's keys have counted, whichever rank owns them; every rank
+        calls it, with its own keys.
+
+        Args, Returns and Raises: as `hps.ParameterServer.statistics`; ClusterError: another rank
+            is gone or does not answer.
+        """
+        return self._periods.statistics(table, keys)
 
     # Lifetime.
 

@@ -13,7 +13,7 @@ from hps.cluster.exchange.gradient_exchange import OwnedUpdate
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
-from hps.common.arrays import AnyArray, as_keys, as_output, is_tensor, on_host
+from hps.common.arrays import AnyArray, as_keys, as_labels, as_output, is_tensor, on_host
 from hps.common.row_layout import Keys
 from hps.contracts.reads import PooledRead, in_order, in_words
 from hps.contracts.updates import RowUpdate
@@ -123,30 +123,37 @@ class RowVerbs:
         read.pooling.check(num_keys, f"pull_tables: table {read.table!r}")
         as_output(read.out, len(read.out), read.out.shape[1] // dim * dim, device)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+    ) -> None:
         """As `ClusterParameterServer.push`."""
         if self._together.is_alone:
-            return self._local.push(table, keys, grads)
+            return self._local.push(table, keys, grads, labels)
         self._exchanges.table(table)
-        owned = self._begin([RowUpdate(table, keys, grads)])
+        clicks = None if labels is None else as_labels(labels, len(keys), "labels")
+        owned = self._begin([RowUpdate(table, keys, grads, clicks=clicks)])
         self._exchanges.rows_change()
         with self._together.block("push"):
             sums = self._exchanges.gradients.send(owned)
+            counted = self._exchanges.gradients.send_occurrences(owned)
         if owned:
-            (update,), (grads_of,) = owned, sums
+            (update,), (grads_of,), (occurrences,) = owned, sums, counted
             what = f"push to table {table!r}"
             if self._exchanges.gradients.may_overflow:
                 held: list[PinnedRows] = []
                 try:
                     (rows,) = self._local_rows([update], held)
-                    whole = [RowUpdate(table, update.keys, grads_of, rows)]
+                    whole = [RowUpdate(table, update.keys, grads_of, rows, occurrences=occurrences)]
                     with self._together.block(what):
                         self._local.apply(whole, checked=self._check_together)
                 finally:
                     for rows in held:
                         rows.release()
                 return
-            self._together.agreed(what, lambda: self._local.push(table, update.keys, grads_of))
+            push = self._local.parts.rows.push
+            self._together.agreed(
+                what, lambda: push(table, update.keys, grads_of, None, occurrences)
+            )
 
     def pin(self, table: str, keys: AnyArray | ExchangedKeys) -> PinnedRows:
         """As `ClusterParameterServer.pin`."""
@@ -195,10 +202,13 @@ class RowVerbs:
             local = self._local_rows(owned, held)
             with self._together.block("apply"):
                 sums = self._exchanges.gradients.send(owned)
+                counted = self._exchanges.gradients.send_occurrences(owned)
                 self._local.apply(
                     [
-                        RowUpdate(of.share.table, of.keys, grads, rows)
-                        for of, grads, rows in zip(owned, sums, local, strict=True)
+                        RowUpdate(of.share.table, of.keys, grads, rows, occurrences=stands_for)
+                        for of, grads, rows, stands_for in zip(
+                            owned, sums, local, counted, strict=True
+                        )
                     ],
                     applied,
                     self._check_together if self._exchanges.gradients.may_overflow else None,

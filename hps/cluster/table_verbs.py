@@ -4,7 +4,7 @@ Above it: parameter_server.py, whose docstrings say what each verb takes and rai
 rank's own server; exchanges.py and the control channel, which tell each owner what is asked of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -13,10 +13,12 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, as_numpy, like, on_host
 from hps.common.json_text import Json
+from hps.common.occurrences import PACKED, pack, unpack
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError
+from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.parameter_server.server import ParameterServer
-from hps.table.row_checks import refuse_impossible_rows
+from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 
 
 class TableVerbs:
@@ -34,31 +36,33 @@ class TableVerbs:
         self._exchanges = exchanges
 
     def assign(
-        self, table: str, keys: AnyArray, rows: AnyArray, state: AnyArray | None = None
+        self,
+        table: str,
+        keys: AnyArray,
+        rows: AnyArray,
+        state: AnyArray | None = None,
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """As `ClusterParameterServer.assign`."""
         config = self._exchanges.table(table)
         array = on_host(as_keys(keys, self._local.device))
         width = config.layout.state_floats
         weights = as_floats(rows, len(array), config.dim, "rows")
-        columns = [weights]
-        if state is not None:
-            columns.append(as_floats(state, len(array), width, "state"))
+        floats = None if state is None else as_floats(state, len(array), width, "state")
+        if statistics is not None:
+            refuse_uncounted(config, "assign(statistics=)")
+        counted = None if statistics is None else as_statistics(statistics, len(array))
         control = self._together.world.control
-        with_state = [rank for rank, one in enumerate(control.gather(len(columns))) if one > 1]
-        if 0 < len(with_state) < self._together.world.size:
-            refusal = ConfigError(
-                f"assign of table {table!r}: there is a state on rank(s) {with_state} alone; give "
-                "one on every rank or on none"
-            )
-            refusal.is_shared = True
-            raise refusal
-        floats = columns[1] if state is not None else None
-        rate = self._local.learning_rates[table]
-        self._together.agreed(
-            f"assign of table {table!r}",
-            lambda: refuse_impossible_rows(config, array, weights, floats, rate),
-        )
+        self._refuse_some(table, "a state", state is not None)
+        self._refuse_some(table, "statistics", counted is not None)
+        rate, period = self._local.learning_rates[table], self._local.period
+
+        def check() -> None:
+            refuse_impossible_rows(config, array, weights, floats, rate)
+            if counted is not None:
+                refuse_impossible_statistics(config, array, counted, period)
+
+        self._together.agreed(f"assign of table {table!r}", check)
         places = self._exchanges.shard_map.split(array)
         order = np.concatenate(places)
         sizes = [len(part) for part in places]
@@ -69,12 +73,29 @@ class TableVerbs:
             return control.exchange(sent, sizes, incoming).numpy()
 
         received = travelled(array.view(np.int64)).view(np.uint64)
-        weights, *states = [travelled(column) for column in columns]
-        own = states[0] if states else None
+        rows_here = travelled(weights)
+        state_here = None if floats is None else travelled(floats)
+        counted_here = None
+        if counted is not None:
+            words = pack(counted).view(np.int64).reshape(-1, 2)
+            counted_here = unpack(travelled(words).view(PACKED).reshape(-1))._asdict()
         self._exchanges.rows_change()
         self._together.agreed(
-            f"assign of table {table!r}", lambda: self._local.assign(table, received, weights, own)
+            f"assign of table {table!r}",
+            lambda: self._local.assign(table, received, rows_here, state_here, counted_here),
         )
+
+    def _refuse_some(self, table: str, what: str, is_here: bool) -> None:
+        """Raises ConfigError on every rank unless all ranks give it or none does."""
+        told = self._together.world.control.gather(is_here)
+        having = [rank for rank, is_there in enumerate(told) if is_there]
+        if 0 < len(having) < len(told):
+            refusal = ConfigError(
+                f"assign of table {table!r}: there is {what} on rank(s) {having} alone; give one "
+                "on every rank or on none"
+            )
+            refusal.is_shared = True
+            raise refusal
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """As `ClusterParameterServer.contains`."""
@@ -99,10 +120,10 @@ class TableVerbs:
         return "".join(f"{half:016x}" for half in halves)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, statistics: bool = False
     ) -> Iterator[tuple[HostArray, ...]]:
         """As `ClusterParameterServer.items`."""
-        return self._local.items(table, batch, state)
+        return self._local.items(table, batch, state, statistics)
 
     def stats(self) -> Json:
         """As `ClusterParameterServer.stats`."""

@@ -293,8 +293,17 @@ class PinCountingCache(Protocol[Plan_contra]):
 
 
 @runtime_checkable
-class CountingCache(Protocol):
+class CountingCache(Protocol[Plan_contra]):
     """A cache of rows with statistics: those of the host."""
+
+    def set_occurrences(
+        self,
+        plan: Plan_contra,
+        shows: NDArray[np.uint32] | None,
+        clicks: NDArray[np.uint32] | None,
+    ) -> None:
+        """What each occurrence [L] of a plan stands for, right after its sums: so many shows, and
+        of these so many clicks, which wants sums that were given labels. None: what was counted."""
 
     def set_period(self, period: int) -> None:
         """In which updates count from now on, and rows are created and assigned."""

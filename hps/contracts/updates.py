@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hps.common.arrays import HOST, AnyArray, as_floats, as_keys, is_tensor, joined
+from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Keys, Labels
 from hps.types import PinnedRows
 
@@ -30,6 +31,8 @@ class RowUpdate:
         pooling: makes bags of the occurrences, feature-major; None where gradients are theirs.
         clicks: uint8 [L], 1 where an occurrence has label 1, else 0; None: no clicks. Counted in a
             table with statistics.
+        occurrences: what each key stands for in such a table, where its gradients were summed
+            before; then without pooling, and the only update of its table. None: one show each.
     """
 
     table: str
@@ -38,6 +41,7 @@ class RowUpdate:
     rows: PinnedRows | None = None
     pooling: "BagPooling | None" = None
     clicks: Labels | None = None
+    occurrences: Occurrences | None = None
 
 
 def by_table(updates: Sequence[RowUpdate]) -> dict[str, list[RowUpdate]]:

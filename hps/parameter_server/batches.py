@@ -13,6 +13,7 @@ import numpy as np
 from hps import _C
 from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_host
 from hps.common.locks import assert_held
+from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Labels
 from hps.contracts.row_cache import ABSENT
 from hps.contracts.training import Pending
@@ -119,8 +120,8 @@ class Batches:
                 with tables.lock:  # one moment for those who read meanwhile
 
                     def check() -> None:
-                        for stack, rows, grads, bags, clicks in work:
-                            stack.sum_gradients(rows.held_plan(), grads, bags, clicks)
+                        for stack, rows, grads, bags, clicks, occurrences in work:
+                            stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
                         for stack, *_ in work if checked else ():
                             stack.raise_failed(wait=True)
 
@@ -135,26 +136,28 @@ class Batches:
 
     def _one_update(
         self, group: list[RowUpdate], held: list[BatchRows]
-    ) -> tuple[BatchRows, Floats, PoolArguments | None, Labels | None]:
-        """The pinned rows, gradients, bags and clicks of one table's updates; adds what it pins to
-        `held`. Within the updates."""
+    ) -> tuple[BatchRows, Floats, PoolArguments | None, Labels | None, Occurrences | None]:
+        """The pinned rows, gradients, bags, clicks and occurrences of one table's updates; adds
+        what it pins to `held`. Within the updates."""
         assert_held(self._tables.updates)
         table = group[0].table
         layout = self._tables.stack(table).layout
         keys, grads, pooling = join_updates(group, layout.dim, self._device)
         bags = None if pooling is None else pooling.arguments(self._device)
         clicks = joined_clicks(group) if layout.has_statistics else None
+        occurrences = group[0].occurrences if layout.has_statistics else None
+        assert occurrences is None or len(group) == 1, "several updates, of keys summed before"
         rows = group[0].rows
         if len(group) == 1 and rows is not None:
             is_own = self.holds(rows) and not rows.is_released and rows.table == table
             if isinstance(rows, BatchRows) and is_own and rows.are_of(keys):
-                return rows, grads, bags, clicks
+                return rows, grads, bags, clicks, occurrences
             raise ConfigError(
                 f"apply: the rows given for table {table!r} were released, or are those of "
                 f"other keys or of another server; pass rows=None to have them looked up"
             )
         held.append(self.pin_now(table, keys))
-        return held[-1], grads, bags, clicks
+        return held[-1], grads, bags, clicks, occurrences
 
     def pin_now(self, table: str, keys: AnyArray) -> BatchRows:
         """pin() for the training loop, which batches that wait ahead of it make room for."""

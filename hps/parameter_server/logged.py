@@ -11,13 +11,20 @@ import numpy as np
 
 from hps.common.arrays import HostArray
 from hps.common.locks import assert_held
+from hps.common.occurrences import Occurrences
 from hps.config import TableConfig
 from hps.errors import MismatchError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.periods import Periods
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema
 from hps.tiers.top_tier import TableStack
 from hps.update_log import Kind, Mutation
+
+
+def _occurrences_of(stack: TableStack, mutation: Mutation) -> Occurrences | None:
+    """What the keys of a push stand for, where the table counts."""
+    return mutation.occurrences if stack.layout.has_statistics else None
 
 
 def _log_nothing() -> None:
@@ -30,11 +37,13 @@ class LoggedMutations:
     Args:
         tables: of the server.
         batches: of the server, which pins what is changed in several steps.
+        periods: of the server.
     """
 
-    def __init__(self, tables: Tables, batches: Batches) -> None:
+    def __init__(self, tables: Tables, batches: Batches, periods: Periods) -> None:
         self._tables = tables
         self._batches = batches
+        self._periods = periods
 
     @property
     def tables(self) -> Mapping[str, TableConfig]:
@@ -61,6 +70,12 @@ class LoggedMutations:
         """
         tables = self._tables
         with tables.updates:
+            if mutation.kind == Kind.PERIOD:
+                tables.begin_change("advance_period")
+                log()
+                if mutation.period > tables.period:
+                    self._periods.begin(mutation.period)
+                return None
             stack = tables.stack(mutation.table)
             tables.begin_change(mutation.kind.name.lower())
             with self._rate(mutation.table, mutation.lr):
@@ -71,7 +86,8 @@ class LoggedMutations:
                     log()
                     return stack.erase(mutation.keys)
                 if mutation.kind == Kind.PUSH:
-                    stack.push_logged(mutation.keys, mutation.floats, log)
+                    counted = _occurrences_of(stack, mutation)
+                    stack.push_logged(mutation.keys, mutation.floats, log, counted)
                     return None
                 with self._batches.pin(mutation.table, mutation.keys):
                     log()  # all that follows finds its rows in their slots
@@ -89,10 +105,10 @@ class LoggedMutations:
                 stack.create(keys, rows)
             return rows
         if len(keys) and mutation.kind == Kind.PUSH:
-            stack.push(keys, mutation.floats)
+            stack.push(keys, mutation.floats, None, _occurrences_of(stack, mutation))
             stack.raise_failed(wait=True)
         elif len(keys):
-            stack.assign(keys, mutation.floats, mutation.state)
+            stack.assign(keys, mutation.floats, mutation.state, mutation.statistics)
         return None
 
     @contextmanager
@@ -128,7 +144,7 @@ class LoggedMutations:
                 made.
         """
         stored, asked = self._tables.store.schemas.get(table.name), TableSchema.of(table)
-        for part in ("dim", "optimizer", "initializer", "numbers"):
+        for part in ("dim", "optimizer", "statistics", "initializer", "numbers"):
             old, new = getattr(stored or asked, part), getattr(asked, part)
             if old != new:
                 raise MismatchError(

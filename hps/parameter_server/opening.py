@@ -88,8 +88,8 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         pool = OutputPool()
         batches = Batches(tables, pool)
         checkpoints = Checkpoints(tables, batches, history)
-        logged = LoggedMutations(tables, batches)
-        periods = Periods(tables, batches, checkpoints)
+        periods = Periods(tables, batches)
+        logged = LoggedMutations(tables, batches, periods)
         rows = RowVerbs(tables, pool)
         parts = ServerParts(tables, rows, batches, checkpoints, logged, periods)
         tables.is_open = True

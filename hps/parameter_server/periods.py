@@ -11,12 +11,12 @@ import numpy as np
 
 from hps import _C
 from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
+from hps.common.expiry import Expiry
 from hps.common.field_checks import require_whole
 from hps.common.row_layout import Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
-from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.life import RuleChange, changed_rules
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
@@ -34,33 +34,43 @@ class Periods:
     Args:
         tables: of the server.
         batches: of the server: the period stays while a pipeline is open.
-        checkpoints: of the server: they know whether the store is served.
     """
 
-    def __init__(self, tables: Tables, batches: Batches, checkpoints: Checkpoints) -> None:
+    def __init__(self, tables: Tables, batches: Batches) -> None:
         self._tables = tables
         self._batches = batches
-        self._checkpoints = checkpoints
 
     def advance(self, to: int | None, allow_empty: bool) -> int:
         """As ParameterServer.advance_period."""
         tables = self._tables
         with tables.updates:
-            with tables.lock:
-                target = self._target(to)
-                tables.begin_change("advance_period")
-            changed = changed_rules(tables.configs, tables.rules)
-            # So that a row that dies is the same in all tiers, and no cache has the only image.
-            for name in {*changed, *tables.rules}:
-                tables.stacks[name].write_back()
-            with tables.still():
-                for name, expiry in changed.items():
-                    self._change(RuleChange(tables.stacks[name], expiry, target), name, allow_empty)
-                now = {name: table.expiry for name, table in tables.configs.items()}
-                rules = {name: expiry for name, expiry in now.items() if expiry is not None}
-                with tables.lock:
-                    tables.begin_period(target, rules)
+            self._begin(self.check(to), changed_rules(tables.configs, tables.rules), allow_empty)
             return tables.period
+
+    def check(self, to: int | None) -> int:
+        """The period that `advance` would begin; nothing changes. Errors as `advance`."""
+        tables = self._tables
+        with tables.updates, tables.lock:
+            return self._target(to)
+
+    def begin(self, period: int) -> None:
+        """The store is at that period from now on, and rows die as before. Within the updates."""
+        self._begin(period, {}, allow_empty=True)
+
+    def _begin(self, target: int, changed: Mapping[str, Expiry | None], allow_empty: bool) -> None:
+        """Begins a period with other rules of some tables. Within the updates."""
+        tables = self._tables
+        tables.begin_change("advance_period")
+        # So that a row that dies is the same in all tiers, and no cache has the only image.
+        for name in {*changed, *tables.rules}:
+            tables.stacks[name].write_back()
+        with tables.still():
+            for name, expiry in changed.items():
+                self._change(RuleChange(tables.stacks[name], expiry, target), name, allow_empty)
+            now = {**tables.rules, **changed}
+            rules = {name: expiry for name, expiry in now.items() if expiry is not None}
+            with tables.lock:
+                tables.begin_period(target, rules)
 
     def _target(self, to: int | None) -> int:
         """The period to begin, if it may begin now. Under the lock."""
@@ -76,11 +86,6 @@ class Periods:
                 )
         elif now == _C.MAX_PERIOD:
             raise ConfigError(f"advance_period: period {now} is the last one")
-        if self._checkpoints.history is not None:
-            raise ConfigError(
-                f"advance_period: {tables.config.path} is a served store, whose log does not "
-                "know periods yet"
-            )
         num_open, pins = self._batches.num_open_pipelines, tables.pins
         may_die = tables.rules or changed_rules(tables.configs, tables.rules)
         if num_open or (pins and may_die):

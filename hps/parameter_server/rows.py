@@ -22,6 +22,7 @@ from hps.common.arrays import (
     on_host,
 )
 from hps.common.json_text import Json
+from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats
 from hps.contracts.reads import PooledRead, in_order
 from hps.errors import ConfigError
@@ -108,9 +109,15 @@ class RowVerbs:
                 self.pull_pooled(read.table, read.keys, read.pooling, read.out)
 
     def push(
-        self, table: str, keys: AnyArray, grads: AnyArray, labels: AnyArray | None = None
+        self,
+        table: str,
+        keys: AnyArray,
+        grads: AnyArray,
+        labels: AnyArray | None = None,
+        occurrences: Occurrences | None = None,
     ) -> None:
-        """As ParameterServer.push."""
+        """As ParameterServer.push; or of gradients that were summed before, with what each key
+        stands for."""
         tables = self._tables
         with tables.updates:
             stack = tables.stack(table)
@@ -119,7 +126,8 @@ class RowVerbs:
             clicks = None if labels is None else as_labels(labels, len(array), "labels")
             tables.begin_change("push")
             if len(array):
-                stack.push(array, floats, clicks if stack.layout.has_statistics else None)
+                counted = (clicks, occurrences) if stack.layout.has_statistics else (None, None)
+                stack.push(array, floats, *counted)
                 stack.raise_failed(wait=True)
 
     def assign(

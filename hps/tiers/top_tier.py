@@ -27,11 +27,13 @@ from hps.common.arrays import (
     to_host,
 )
 from hps.common.locks import OwnedLock, assert_held
+from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
+from hps.tiers.counted_sums import sum_gradients, sum_here
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -134,9 +136,15 @@ class TableStack(CachedTier):
 
         self._update_pieces(keys, visit)
 
-    def push(self, keys: Keys, grads: Floats, labels: Labels | None = None) -> None:
+    def push(
+        self,
+        keys: Keys,
+        grads: Floats,
+        labels: Labels | None = None,
+        occurrences: Occurrences | None = None,
+    ) -> None:
         """Sums grads [L, D] a key, then one optimizer step a key. No row changes if one is bad.
-        With statistics it counts, too, and with labels [L] clicks.
+        With statistics it counts, too, and with labels [L] clicks; or what each key stands for.
 
         Keys that the cache cannot hold at once are gone through twice where one may overflow, or
         where rows were stored before, which nobody has looked at.
@@ -152,10 +160,16 @@ class TableStack(CachedTier):
                 cache.find(plan, 0, -1)
                 is_whole = plan.num_missing == 0 and not self.has_pending(plan)
                 self.counters.hits += plan.num_unique if is_whole else 0
-            if is_whole:
+            if is_whole and occurrences is None:
                 self.refuse_non_finite(plan, cache.push(plan, grads, lr, labels))
                 return
-            self.refuse_non_finite(plan, cache.sum_gradients(plan, grads, labels))
+            self.refuse_non_finite(
+                plan, sum_gradients(self.cache, plan, grads, labels, occurrences)
+            )
+            if is_whole:
+                self._refuse_overflow(plan, lr)
+                cache.apply(plan, lr)
+                return
             plan = self._lend_plan()
         try:
             self._update(
@@ -167,7 +181,13 @@ class TableStack(CachedTier):
         finally:
             self._take_back(plan)
 
-    def push_logged(self, keys: Keys, grads: Floats, log: Callable[[], None]) -> None:
+    def push_logged(
+        self,
+        keys: Keys,
+        grads: Floats,
+        log: Callable[[], None],
+        occurrences: Occurrences | None = None,
+    ) -> None:
         """push() of keys that must all be held at once; `log` is called when nothing can refuse it
         any more, and before a row changes.
 
@@ -182,14 +202,14 @@ class TableStack(CachedTier):
                 plan = self._lend_plan()
             try:
                 with self.lock, self.counters:
-                    num_missing, culprit = self.cache.sum_here(plan, keys, grads, lr)
+                    num_missing, culprit = sum_here(self.cache, plan, keys, grads, lr, occurrences)
                     self.counters.hits += 0 if num_missing else plan.num_unique
                 if num_missing:
                     if not self.bring(plan, 0, -1):
                         with self.lock:
                             raise self._capacity_error(plan.unique_keys)
                     with self.lock, self.counters:
-                        culprit = self.cache.sum_gradients(plan, grads)
+                        culprit = sum_gradients(self.cache, plan, grads, None, occurrences)
                         if culprit < 0:
                             culprit = self.cache.find_overflow(plan, lr)
                 self.refuse_non_finite(plan, culprit)
@@ -281,14 +301,17 @@ class TableStack(CachedTier):
         grads: Floats,
         bags: PoolArguments | None = None,
         labels: Labels | None = None,
+        occurrences: Occurrences | None = None,
     ) -> None:
         """Sums into the plan of pinned rows gradients of occurrences, or of bags; NonFiniteError if
-        a sum, or what a step by it would make of its row, is NaN or infinite. Under the lock."""
+        a sum, or what a step by it would make of its row, is NaN or infinite. Counts by labels, or,
+        without bags, by what each key stands for. Under the lock."""
         assert_held(self.lock)
         with self.counters:
             if bags is None:
-                culprit = self.cache.sum_gradients(plan, grads, labels)
+                culprit = sum_gradients(self.cache, plan, grads, labels, occurrences)
             else:
+                assert occurrences is None, "labels of bags are their occurrences'"
                 culprit = self.cache.sum_bag_gradients(plan, *bags, grads, labels)
         self.refuse_non_finite(plan, culprit)
         self._refuse_overflow(plan, float(self.rates[self.name]))

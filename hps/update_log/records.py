@@ -12,14 +12,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from hps.common.row_layout import Floats, Keys
+from hps.common.arrays import HostArray
+from hps.common.occurrences import PACKED, Occurrences, pack, unpack
+from hps.common.row_layout import Floats, Keys, Statistics
 from hps.errors import ConfigError, CorruptionError
 from hps.update_log.log import Part, UpdateLog
 
 VERSION = 1
 MAX_NAME_BYTES = 64  # of a client and of a table
 _HEAD = struct.Struct("<BBBBIQQdIIII")
-_HAS_STATE = 1
+_HAS_STATE, _HAS_SHOWS, _HAS_CLICKS, _HAS_STATISTICS = 1, 2, 4, 8  # flags
 _ALIGNMENT = 8  # of the keys, so that they are read where they lie
 _MAX_SEQUENCE = 2**63 - 1
 
@@ -41,6 +43,10 @@ class Kind(IntEnum):
     ERASE = 4
     CREATE = 5
     NOTHING = 6  # a sequence whose mutation was refused and given up
+    PERIOD = 7  # a period begins, unless it has begun already
+
+
+_FLAGS_OF = {Kind.PUSH: _HAS_SHOWS | _HAS_CLICKS, Kind.ASSIGN: _HAS_STATE | _HAS_STATISTICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +90,15 @@ class Mutation:
     Args:
         kind: what it does.
         identity: whose it is; the sequence of a SESSION is the mark at which it starts, plus 1.
-        table: its name; "" for SESSION and NOTHING.
+        table: its name; "" for SESSION, NOTHING and PERIOD.
         lr: learning rate that it is applied with.
         keys: uint64 [L], contiguous.
         floats: float32 [L, dim]: gradients of a PUSH, rows of an ASSIGN; else [0, 0].
         state: float32 [L, state floats] of an ASSIGN; None starts the optimizer's anew.
+        occurrences: what the keys of a PUSH stand for, in a table with statistics; None: one show
+            each.
+        statistics: of an ASSIGN, [L]; None: counts stay.
+        period: of a PERIOD, else 0.
     """
 
     kind: Kind
@@ -98,12 +108,22 @@ class Mutation:
     keys: Keys = field(default_factory=_no_keys)
     floats: Floats = field(default_factory=_no_floats)
     state: Floats | None = None
+    occurrences: Occurrences | None = None
+    statistics: Statistics | None = None
+    period: int = 0
 
 
 def encode(mutation: Mutation) -> list[Part]:
     """The parts of a record's payload; keys and floats as they are, without a copy."""
     client, table = mutation.identity.client_id.encode(), mutation.table.encode()
-    state = mutation.state
+    state, statistics = mutation.state, mutation.statistics
+    shows, clicks = mutation.occurrences or Occurrences()
+    flags = (
+        (0 if state is None else _HAS_STATE)
+        | (0 if shows is None else _HAS_SHOWS)
+        | (0 if clicks is None else _HAS_CLICKS)
+        | (0 if statistics is None else _HAS_STATISTICS)
+    )
     head = _HEAD.pack(
         VERSION,
         mutation.kind,
@@ -115,13 +135,15 @@ def encode(mutation: Mutation) -> list[Part]:
         mutation.lr,
         mutation.floats.shape[1],
         0 if state is None else state.shape[1],
-        0 if state is None else _HAS_STATE,
-        0,
+        flags,
+        mutation.period,
     )
     names = client + table
     names += bytes(-len(names) % _ALIGNMENT)
     parts: list[Part] = [head + names]
-    parts += [array for array in (mutation.keys, mutation.floats, state) if array is not None]
+    counted = None if statistics is None else pack(statistics)
+    arrays = (mutation.keys, mutation.floats, state, shows, clicks, counted)
+    parts += [array for array in arrays if array is not None]
     return [part for part in parts if isinstance(part, bytes) or part.nbytes]
 
 
@@ -161,26 +183,42 @@ def _decode(payload: bytes) -> Mutation:
     version, kind, client_bytes, table_bytes, num_keys, incarnation, sequence, lr, *rest = (
         _HEAD.unpack_from(payload)
     )
-    dim, state_floats, flags, zero = rest
-    if version != VERSION or flags not in (0, _HAS_STATE) or zero:
+    dim, state_floats, flags, period = rest
+    is_known = version == VERSION and not flags & ~_FLAGS_OF.get(Kind(kind), 0)
+    if not is_known or (period and kind != Kind.PERIOD):
         raise ValueError(f"version {version} with flags {flags} is not one that this hps reads")
     place = _HEAD.size
     client = payload[place : place + client_bytes].decode()
     table = payload[place + client_bytes : place + client_bytes + table_bytes].decode()
     place += client_bytes + table_bytes
     place += -place % _ALIGNMENT
-    num_rows = num_keys if dim else 0
-    num_states = num_keys if flags & _HAS_STATE else 0
-    expected = place + 8 * num_keys + 4 * (num_rows * dim + num_states * state_floats)
+    num_floats = num_keys * dim
+    arrays = (  # dtype, elements, and whether the record has them
+        (np.dtype(np.uint64), num_keys, True),
+        (np.dtype(np.float32), num_floats, True),
+        (np.dtype(np.float32), num_keys * state_floats, flags & _HAS_STATE),
+        (np.dtype(np.uint32), num_keys, flags & _HAS_SHOWS),
+        (np.dtype(np.uint32), num_keys, flags & _HAS_CLICKS),
+        (PACKED, num_keys, flags & _HAS_STATISTICS),
+    )
+    expected = place + sum(dtype.itemsize * count for dtype, count, is_there in arrays if is_there)
     if len(payload) != expected:
         raise ValueError(f"its head says {expected} bytes, it has {len(payload)}")
-    keys = np.frombuffer(payload, np.uint64, num_keys, place)
-    place += keys.nbytes
-    floats = np.frombuffer(payload, np.float32, num_rows * dim, place).reshape(num_rows, dim)
-    place += floats.nbytes
-    state = None
-    if flags & _HAS_STATE:
-        state = np.frombuffer(payload, np.float32, num_states * state_floats, place)
-        state = state.reshape(num_states, state_floats)
-    identity = Identity(client, incarnation, sequence)
-    return Mutation(Kind(kind), identity, table, lr, keys, floats, state)
+    found: list[HostArray | None] = []
+    for dtype, count, is_there in arrays:
+        found.append(np.frombuffer(payload, dtype, count, place) if is_there else None)
+        place += dtype.itemsize * count if is_there else 0
+    keys, floats, state, shows, clicks, counted = found
+    assert keys is not None and floats is not None
+    return Mutation(
+        Kind(kind),
+        Identity(client, incarnation, sequence),
+        table,
+        lr,
+        keys,
+        floats.reshape(num_keys if dim else 0, dim),
+        None if state is None else state.reshape(num_keys, state_floats),
+        Occurrences(shows, clicks) if flags & (_HAS_SHOWS | _HAS_CLICKS) else None,
+        None if counted is None else unpack(counted),
+        period,
+    )

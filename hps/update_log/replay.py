@@ -93,7 +93,7 @@ def _apply(
         )
     if mutation.kind == Kind.NOTHING:
         return None
-    if mutation.table not in server.tables:
+    if mutation.kind != Kind.PERIOD and mutation.table not in server.tables:
         raise ConfigError(
             f"the update log changes table {mutation.table!r}, which is not named here; open the "
             f"store once with hps.open(path, read_only=False) and leave its `with` block, or name "
@@ -110,6 +110,12 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
+        if new.expiry is not None:
+            raise ConfigError(
+                f"table {old.name!r}: expiry={new.expiry!r}, and updates are in the log and still "
+                "to be applied, which were made while no row died; open the store once with "
+                "hps.open(path, read_only=False) and leave its `with` block, then change it"
+            )
         for name, value in vars(old.optimizer).items():
             now = getattr(new.optimizer, name)
             if name not in _FREE and now != value:

@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class DescribeReply(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
@@ -109,7 +110,8 @@ class DescribeReply(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[Table]
     seed: int
     cuts: CutNames
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ...) -> None: ...
+    period: int
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ...) -> None: ...
 
 class CutNames(_message.Message):
     __slots__ = ("names",)
@@ -148,7 +150,7 @@ class Limits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_dim: _Optional[int] = ..., max_tables: _Optional[int] = ..., max_client_bytes: _Optional[int] = ..., max_client_requests: _Optional[int] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +159,7 @@ class Table(_message.Message):
     SHARED_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     STATE_FLOATS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Optimizer
@@ -165,7 +168,8 @@ class Table(_message.Message):
     shared_vocabulary: bool
     share: float
     state_floats: int
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ...) -> None: ...
+    statistics: bool
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ...) -> None: ...
 
 class FeatureList(_message.Message):
     __slots__ = ("names",)
@@ -274,30 +278,34 @@ class ContainsReply(_message.Message):
     def __init__(self, stored: _Optional[bytes] = ...) -> None: ...
 
 class ItemsRequest(_message.Message):
-    __slots__ = ("table", "batch", "state")
+    __slots__ = ("table", "batch", "state", "statistics")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     table: str
     batch: int
     state: bool
-    def __init__(self, table: _Optional[str] = ..., batch: _Optional[int] = ..., state: bool = ...) -> None: ...
+    statistics: bool
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[int] = ..., state: bool = ..., statistics: bool = ...) -> None: ...
 
 class ItemsReply(_message.Message):
-    __slots__ = ("dim", "state_floats", "padding", "keys", "rows", "state")
+    __slots__ = ("dim", "state_floats", "statistics", "padding", "keys", "rows", "state")
     DIM_FIELD_NUMBER: _ClassVar[int]
     STATE_FLOATS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     dim: int
     state_floats: int
+    statistics: bytes
     padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     rows: bytes
     state: bytes
-    def __init__(self, dim: _Optional[int] = ..., state_floats: _Optional[int] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dim: _Optional[int] = ..., state_floats: _Optional[int] = ..., statistics: _Optional[bytes] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class NumRowsRequest(_message.Message):
     __slots__ = ("table",)
@@ -325,8 +333,30 @@ class DigestReply(_message.Message):
     high: int
     def __init__(self, low: _Optional[int] = ..., high: _Optional[int] = ...) -> None: ...
 
+class StatisticsRequest(_message.Message):
+    __slots__ = ("table", "lineage", "padding", "keys")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    lineage: str
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
+    keys: bytes
+    def __init__(self, table: _Optional[str] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class StatisticsReply(_message.Message):
+    __slots__ = ("padding", "statistics", "dies_at")
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    DIES_AT_FIELD_NUMBER: _ClassVar[int]
+    padding: _containers.RepeatedScalarFieldContainer[bytes]
+    statistics: bytes
+    dies_at: bytes
+    def __init__(self, padding: _Optional[_Iterable[bytes]] = ..., statistics: _Optional[bytes] = ..., dies_at: _Optional[bytes] = ...) -> None: ...
+
 class PushRequest(_message.Message):
-    __slots__ = ("id", "table", "ack", "lr", "wire", "dim", "lineage", "padding", "keys", "grads")
+    __slots__ = ("id", "table", "ack", "lr", "wire", "dim", "lineage", "shows", "clicks", "padding", "keys", "grads")
     ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +364,8 @@ class PushRequest(_message.Message):
     WIRE_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SHOWS_FIELD_NUMBER: _ClassVar[int]
+    CLICKS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     GRADS_FIELD_NUMBER: _ClassVar[int]
@@ -344,10 +376,12 @@ class PushRequest(_message.Message):
     wire: DType
     dim: int
     lineage: str
+    shows: bytes
+    clicks: bytes
     padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     grads: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lr: _Optional[float] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., grads: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lr: _Optional[float] = ..., wire: _Optional[_Union[DType, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., shows: _Optional[bytes] = ..., clicks: _Optional[bytes] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., grads: _Optional[bytes] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("marks", "is_repeat", "sequence")
@@ -360,12 +394,13 @@ class PushReply(_message.Message):
     def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("id", "table", "ack", "dim", "lineage", "padding", "keys", "rows", "state")
+    __slots__ = ("id", "table", "ack", "dim", "lineage", "statistics", "padding", "keys", "rows", "state")
     ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -375,11 +410,12 @@ class AssignRequest(_message.Message):
     ack: Ack
     dim: int
     lineage: str
+    statistics: bytes
     padding: _containers.RepeatedScalarFieldContainer[bytes]
     keys: bytes
     rows: bytes
     state: bytes
-    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., dim: _Optional[int] = ..., lineage: _Optional[str] = ..., statistics: _Optional[bytes] = ..., padding: _Optional[_Iterable[bytes]] = ..., keys: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("marks", "is_repeat")
@@ -450,6 +486,28 @@ class CreateReply(_message.Message):
     padding: _containers.RepeatedScalarFieldContainer[bytes]
     rows: bytes
     def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., dim: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., padding: _Optional[_Iterable[bytes]] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class AdvancePeriodRequest(_message.Message):
+    __slots__ = ("id", "ack", "lineage", "period")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    ack: Ack
+    lineage: str
+    period: int
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., period: _Optional[int] = ...) -> None: ...
+
+class AdvancePeriodReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "period")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    period: int
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., period: _Optional[int] = ...) -> None: ...
 
 class SkipRequest(_message.Message):
     __slots__ = ("id",)

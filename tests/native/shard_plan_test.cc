@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -72,6 +73,26 @@ void CheckSums(ShardPlan* plan, const std::vector<uint64_t>& keys, int32_t dim) 
   }
 }
 
+void CheckCounts(ShardPlan* plan, const std::vector<uint64_t>& keys) {
+  std::vector<uint8_t> labels(keys.size());
+  std::map<uint64_t, std::pair<uint32_t, uint32_t>> expected;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    labels[i] = static_cast<uint8_t>(i % 3 == 0);
+    expected[keys[i]].first += 1;
+    expected[keys[i]].second += labels[i];
+  }
+  const auto count = static_cast<size_t>(plan->num_unique());
+  for (const bool has_labels : {true, false}) {
+    std::vector<uint32_t> shows(count, 77);
+    std::vector<uint32_t> clicks(count, 77);
+    plan->Count(has_labels ? labels.data() : nullptr, shows.data(), clicks.data());
+    for (size_t i = 0; i < count; ++i) {
+      const auto& [show, click] = expected[plan->unique_keys()[i]];
+      HPS_CHECK(shows[i] == show && clicks[i] == (has_labels ? click : 0));
+    }
+  }
+}
+
 void CheckRows(ShardPlan* plan, const std::vector<uint64_t>& keys, int32_t dim) {
   const auto width = static_cast<size_t>(dim);
   std::vector<std::vector<float>> rows(static_cast<size_t>(plan->num_shards()));
@@ -101,6 +122,7 @@ void TestShards(uint64_t num_shards) {
       for (uint64_t& key : keys) key = random() % distinct;
       plan->Build(keys.data(), static_cast<int64_t>(count));
       CheckMatches(*plan, keys);
+      CheckCounts(plan.get(), keys);
       const std::vector<uint64_t> expected = Expected(keys, num_shards);
       HPS_CHECK(plan->num_unique() == static_cast<int64_t>(expected.size()));
       HPS_CHECK(std::memcmp(plan->unique_keys(), expected.data(), expected.size() * 8) == 0);

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 import hps
+from hps.common.occurrences import Occurrences
 from hps.contracts.updates import RowUpdate
 from hps.table.life_rules import native_rules
 from hps.tiers.batch_rows import BatchRows
@@ -30,7 +31,7 @@ from tests.twins import life
 
 DIM = 4
 INITIAL = 0.5
-KINDS = ("twins", "three_twins", "native_dram", "native_gpu", "native", "gpu")
+KINDS = ("twins", "three_twins", "native_dram", "native_gpu", "native", "rocksdb", "gpu")
 ONE_KEY = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 250))
 FEW_KEYS = st.lists(ONE_KEY, min_size=0, max_size=40)
 MANY_KEYS = st.tuples(st.integers(0, 200), st.integers(1, 400)).map(
@@ -103,6 +104,20 @@ class LifeMachine(RuleBasedStateMachine):
 
     def life_rules(self) -> Any:
         return None if self.expiry is None else native_rules(self.expiry)
+
+    @rule(keys=KEYS, seed=SEEDS, has_shows=st.booleans(), has_clicks=st.booleans())
+    def push_summed(self, keys: list[int], seed: int, has_shows: bool, has_clicks: bool) -> None:
+        """As a server or a rank that owns the keys pushes what others have summed."""
+        array, (grads, labels) = np.array(keys, np.uint64), self.draw(keys, seed)
+        shows = np.random.default_rng(seed).integers(1, 40, len(keys), np.uint32)
+        if not has_shows:
+            shows[:] = 1
+        clicks = (shows * labels * has_clicks).astype(np.uint32)
+        occurrences = Occurrences(shows if has_shows else None, clicks if has_clicks else None)
+        self.server.parts.rows.push("ads", array, grads, None, occurrences)
+        self.count(keys, grads, clicks)
+        for key, more in zip(keys, (shows - 1).tolist(), strict=True):
+            self.model[key] = self.model[key]._replace(show=self.model[key].show + more)
 
     def draw(self, keys: list[int], seed: int) -> tuple[Any, Any]:
         """Gradients and labels."""

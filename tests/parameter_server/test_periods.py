@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,33 @@ def test_checkpoints_readers_and_clones_have_their_period(tmp_path: Path) -> Non
         server.restore("second")
         server.push("ads", KEYS[1:2], ONES[:1])
         assert server.period == 3 and counts(server)[2] == [3, 3, 3]
+
+
+def test_the_engine_over_rocksdb_has_both(tmp_path: Path) -> None:
+    pytest.importorskip("rocksdict")
+    ssd, store = hps.SsdStoreConfig(engine="rocksdb"), tmp_path / "store"
+    with hps.ParameterServer(config(tmp_path, PLAIN, ssd=ssd)) as server:
+        server.push("plain", KEYS, ONES)
+        plain = server.digest("plain")
+    assert b"statistics" not in (store / "ROCKSDB").read_bytes()  # as before there were any
+    with hps.ParameterServer(config(tmp_path, ssd=ssd)) as server:
+        server.push("ads", KEYS, ONES, LABELS)
+        server.checkpoint("first")
+        server.advance_period(3)
+        server.push("ads", KEYS[:1], ONES[:1], LABELS[:1])
+        digest = server.digest("ads")
+        assert server.digest("plain") == plain
+    with hps.open(store) as reader:
+        assert (reader.period, reader.digest("ads")) == (3, digest)
+        assert counts(reader) == [[3, 1, 3], [2, 0, 2], [3, 0, 3]]
+        assert [piece[2].sum() for piece in reader.items("ads", statistics=True)] == [4]
+    with pytest.raises(hps.ConfigError, match="'ads': stored statistics is True"):
+        hps.ParameterServer(config(tmp_path, replace(ADS, statistics=False), ssd=ssd))
+    with hps.ParameterServer(config(tmp_path, ssd=ssd)) as server:
+        assert counts(server) == [[3, 1, 3], [2, 0, 2], [3, 0, 3]]
+        server.restore("first")
+        assert server.period == 0 and counts(server) == [[2, 1, 2], [1, 0, 1], [0, 0, 0]]
+    assert verify(store) == []
 
 
 _KILLED = """
@@ -351,8 +379,6 @@ def test_where_rows_do_not_count_yet_statistics_are_refused_before_anything_is_w
 ) -> None:
     with pytest.raises(hps.ConfigError, match="'ads' has statistics=True, but a gpu_cache on cuda"):
         config(tmp_path, gpu=hps.GpuCacheConfig(bytes="1GiB", device="cuda:0"))
-    with pytest.raises(hps.ConfigError, match="engine='rocksdb' does not store them"):
-        config(tmp_path, ssd=hps.SsdStoreConfig(engine="rocksdb"))
     with pytest.raises(hps.ConfigError, match="statistics=1 must be True or False"):
         hps.TableConfig(name="ads", dim=4, statistics=1)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

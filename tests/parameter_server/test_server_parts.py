@@ -19,6 +19,7 @@ from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.logged import LoggedMutations
 from hps.parameter_server.opening import ServerParts
+from hps.parameter_server.periods import Periods
 from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.server import ParameterServer, RowUpdate
 from hps.parameter_server.tables import Tables
@@ -150,7 +151,8 @@ def test_checkpoints_are_taken_and_gone_back_to_without_a_front(tables: Tables) 
 
 def test_a_logged_mutation_is_logged_before_its_rows_change(tables: Tables) -> None:
     rows = RowVerbs(tables, OutputPool())
-    logged = LoggedMutations(tables, Batches(tables, OutputPool()))
+    batches = Batches(tables, OutputPool())
+    logged = LoggedMutations(tables, batches, Periods(tables, batches))
     rows.assign("ads", KEYS, ONES, None)
     seen: list[Any] = []
 

@@ -104,6 +104,12 @@ def test_counts_are_those_of_a_recount(expected: dict[str, Any]) -> None:
         {"dram": hps.DramCacheConfig(bytes=90_000), "depth": 2, "threads": 3, "evicts": True},
         {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu")},
         {
+            "ssd": hps.SsdStoreConfig(engine="rocksdb"),
+            "dram": hps.DramCacheConfig(bytes=90_000),
+            "depth": 2,
+            "evicts": True,
+        },
+        {
             "gpu": hps.GpuCacheConfig(bytes=110_000, device="cpu"),
             "dram": hps.DramCacheConfig(bytes=90_000),
             "depth": 2,
@@ -121,6 +127,8 @@ def test_counts_do_not_depend_on_how(
             _C.ShardPlan([0], "avx2")
         except ValueError:
             pytest.skip("this processor lacks AVX2")
+    if "ssd" in changes:
+        pytest.importorskip("rocksdict")
     given = {name: value for name, value in changes.items() if name not in ("evicts", "compares")}
     found = run(tmp_path / "store", **given)
     if changes.get("compares") != "counts":  # another sum of gradients

@@ -34,11 +34,11 @@ _MOST_KEYS = 24
 
 CHANGES = (
     "push", "push_async", "apply", "assign", "erase", "pull_create", "create_table", "checkpoint",
-    "delete_checkpoint", "restore", "half_create", "half_restore",
+    "delete_checkpoint", "restore", "half_create", "half_restore", "advance_period",
 )  # fmt: skip
 READS = (
     "pull", "pull_async", "contains", "num_rows", "items", "digest", "stats", "checkpoints",
-    "checkpoint_state", "flush", "flush_all", "reopen", "refused",
+    "checkpoint_state", "flush", "flush_all", "reopen", "refused", "statistics",
 )  # fmt: skip
 VERBS = CHANGES + READS
 
@@ -104,6 +104,11 @@ class Verbs(ABC):
         numbers = [self.chance.randint(least, 3) for _ in range(rows * width)]
         return np.array(numbers, np.float32).reshape(rows, width)
 
+    def _labels(self, count: int) -> Floats | None:
+        if self.chance.random() < 0.3:
+            return None
+        return np.array([self.chance.randint(0, 1) for _ in range(count)], np.float32)
+
     def _ack(self) -> str:
         ack = self.chance.choice(_ACKS)
         self.is_in_memory |= ack == "memory"
@@ -118,16 +123,26 @@ class Verbs(ABC):
     def _push(self, client: Any) -> None:
         table, keys = self._table(), self._keys()
         grads = self._whole(len(keys), table.config.dim)
-        client.push(table.config.name, keys, grads, ack=self._ack())
-        table.push(keys, grads)
+        labels = self._labels(len(keys))
+        client.push(table.config.name, keys, grads, ack=self._ack(), labels=labels)
+        table.push(keys, grads, labels)
+
+    def _advance_period(self, client: Any) -> None:
+        by_one, period = self.chance.random() < 0.5, self.model.period
+        to = period + 1 if by_one else period + self.chance.randint(1, 3)
+        self.note(str(to))
+        self._expect(client.advance_period(None if by_one else to), to, "advance_period")
+        self.model.begin_period(to)
+        self._expect(client.period, to, "period")
 
     def _push_async(self, client: Any) -> None:
         sent = []
         for _ in range(self.chance.randint(2, 6)):
             table, keys = self._table(), self._keys()
             grads = self._whole(len(keys), table.config.dim)
-            sent.append(client.push_async(table.config.name, keys, grads, ack=self._ack()))
-            table.push(keys, grads)
+            name, labels = table.config.name, self._labels(len(keys))
+            sent.append(client.push_async(name, keys, grads, ack=self._ack(), labels=labels))
+            table.push(keys, grads, labels)
         for one in sent:
             one.result()
 
@@ -136,14 +151,15 @@ class Verbs(ABC):
         updates = []
         for name in names:
             keys = self._keys()
-            updates.append(
-                RowUpdate(name, keys, self._whole(len(keys), self.model.tables[name].config.dim))
-            )
+            grads = self._whole(len(keys), self.model.tables[name].config.dim)
+            labels = self._labels(len(keys))
+            clicks = None if labels is None else labels.astype(np.uint8)
+            updates.append(RowUpdate(name, keys, grads, clicks=clicks))
         told: list[str] = []
         client.apply(updates, lambda: told.append("applied"))
         self._expect(told, ["applied"], "apply")
         for update in updates:
-            self.model.tables[update.table].push(update.keys, update.grads)
+            self.model.tables[update.table].push(update.keys, update.grads, update.clicks)
 
     def _assign(self, client: Any) -> None:
         table, keys = self._table(), self._keys()
@@ -190,7 +206,7 @@ class Verbs(ABC):
     def _take_in(self, client: Any, asked: hps.TableConfig) -> None:
         rows = client.pull(asked.name, self._universe)
         initial = dict(zip(self._universe.tolist(), rows, strict=True))
-        self.model.tables[asked.name] = Table(asked, initial)
+        self.model.tables[asked.name] = Table(asked, initial, period=self.model.period)
         self.let_others_go(client)
 
     def _checkpoint(self, client: Any) -> None:
@@ -338,11 +354,24 @@ class Verbs(ABC):
     def _items(self, client: Any) -> None:
         self.check_table(client, self._table().config.name)
 
+    def _statistics(self, client: Any) -> None:
+        self._expect(client.period, self.model.period, "period")
+        counting = [table for table in self.model.tables.values() if table.config.statistics]
+        for table in counting:
+            keys = self._keys()
+            found = client.statistics(table.config.name, keys)
+            told = [found[name] for name in ("show", "click", "last_period")]
+            self._expect(told, table.statistics(keys), f"statistics of {table.config.name}")
+
     def check_table(self, client: Any, name: str) -> None:
         """All rows of a table, with their states."""
         batch = self.chance.choice([1, 7, 65536])
-        pieces = self.until_read(lambda: list(client.items(name, batch=batch, state=True)))
-        self.model.tables[name].check_items(pieces)
+        table = self.model.tables[name]
+        counts = table.config.statistics
+        pieces = self.until_read(
+            lambda: list(client.items(name, batch=batch, state=True, statistics=counts))
+        )
+        table.check_items(pieces)
 
     def until_read(self, read: Callable[[], Any]) -> Any:
         """A stream that a kill has broken is begun again, as a user would."""

@@ -58,7 +58,7 @@ class MachineRecipe:
 _OF_TABLES = {
     "create_table": 6, "restore": 5, "push": 5, "checkpoint": 4, "assign": 2, "erase": 2,
     "pull_create": 1, "delete_checkpoint": 1, "reopen": 1, "items": 1, "half_create": 2,
-    "half_restore": 2,
+    "half_restore": 2, "advance_period": 1,
 }  # fmt: skip
 
 MACHINES = {
@@ -227,6 +227,7 @@ class Machine(Verbs):
         stats = client.stats()
         self.tallies["replayed"] += stats["service"]["records_replayed"]
         self.count_automatic(stats)
+        self._expect(client.period, self.model.period, "period")
         for name in self.model.tables:
             self.check_table(client, name)
         self.model.check_checkpoints(client.checkpoints())

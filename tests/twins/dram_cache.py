@@ -19,6 +19,7 @@ from tests.twins import life, row_math
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 MIN_ROWS = 16
 
 
@@ -286,6 +287,13 @@ class TwinDramCache:
     def _floats(self, rows: Bytes) -> Floats:
         """Rows as their optimizer sees them; a view."""
         return rows.view(np.float32)[..., self.first :]
+
+    def set_occurrences(self, plan: TwinPlan, shows: Words | None, clicks: Words | None) -> None:
+        for name, each in (("shows", shows), ("clicks", clicks)):
+            if each is not None:
+                sums = np.zeros(plan.num_unique, np.int64)
+                np.add.at(sums, plan.inverse, each)
+                setattr(plan, name, sums)
 
     def set_period(self, period: int) -> None:
         self.period = period

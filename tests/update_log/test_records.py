@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import hps
+from hps.common.occurrences import Occurrences
+from hps.common.row_layout import Statistics
 from hps.errors import CorruptionError, FencedError
 from hps.update_log import Identity, Kind, Mutation, Sessions, decode, encode
 from hps.update_log.sessions import Trail
@@ -37,6 +39,17 @@ def _mutations(seed: int) -> list[Mutation]:
             Mutation(Kind.ASSIGN, identity, "sgd", 0.1, keys, floats, state[:, :0]),
             Mutation(Kind.ASSIGN, identity, "ads", 0.1, keys, floats, None),
         ]
+        shows = chance.integers(1, 2**32, length, np.uint32)
+        counted = Statistics(*chance.random((2, length), np.float32), chance.integers(0, 9, length))
+        mutations += [
+            Mutation(Kind.PUSH, identity, "ads", 0.1, keys, floats, occurrences=each)
+            for each in (Occurrences(shows), Occurrences(None, shows), Occurrences(shows, shows))
+        ]
+        mutations += [
+            Mutation(Kind.ASSIGN, identity, "ads", 0.1, keys, floats, of, statistics=counted)
+            for of in (state, None)
+        ]
+        mutations.append(Mutation(Kind.PERIOD, identity, period=length))
     return mutations
 
 
@@ -56,6 +69,27 @@ def test_a_record_says_what_was_encoded(mutation: Mutation) -> None:
     if found.state is not None and mutation.state is not None:
         assert found.state.shape == mutation.state.shape
         assert found.state.tobytes() == mutation.state.tobytes()
+    assert found.period == mutation.period
+    for one, other in (
+        (found.occurrences, mutation.occurrences),
+        (found.statistics, mutation.statistics),
+    ):
+        assert (one is None) == (other is None)
+        for part, expected in zip(one or (), other or (), strict=True):
+            assert (part is None) == (expected is None)
+            if part is not None and expected is not None:
+                assert part.dtype == expected.dtype and part.tolist() == expected.tolist()
+
+
+def test_a_record_of_before_there_were_counts_is_the_same_bytes() -> None:
+    keys, floats = np.array([7, 8], np.uint64), np.ones((2, 1), np.float32)
+    mutation = Mutation(Kind.PUSH, Identity("a", 1, 2), "ads", 0.5, keys, floats)
+    old = struct.pack(
+        "<BBBBIQQdIIII4s4x2Q2f", 1, 2, 1, 3, 2, 1, 2, 0.5, 1, 0, 0, 0, b"aads", 7, 8, 1, 1
+    )
+    assert _payload(mutation) == old
+    found = decode(1, old)
+    assert found.occurrences is None and found.statistics is None and found.period == 0
 
 
 def test_a_record_that_is_cut_short_or_longer_is_refused() -> None:
@@ -70,7 +104,7 @@ def test_a_record_that_is_cut_short_or_longer_is_refused() -> None:
 
 def test_a_record_of_another_version_or_kind_is_refused() -> None:
     payload = _payload(Mutation(Kind.NOTHING, Identity("a", 1, 1)))
-    for place, value in ((0, 2), (1, 99), (40, 2), (44, 1)):
+    for place, value in ((0, 2), (1, 99), (40, 2), (40, 16), (44, 1)):
         changed = bytearray(payload)
         changed[place : place + 1] = struct.pack("<B", value)
         with pytest.raises(CorruptionError, match="another version"):

@@ -21,13 +21,14 @@ from hps.cluster.exchange.float_exchange import FloatExchange
 from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys, swap_keys
 from hps.cluster.exchange.residuals import Residuals
 from hps.cluster.world.world import Counts, World
-from hps.common.arrays import HOST, on_host
+from hps.common.arrays import HOST, HostArray, on_host
 from hps.common.bags import BagPooling
+from hps.common.occurrences import Occurrences, Words
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Wire, check_range, decode, encode
 from hps.config import TableConfig
-from hps.contracts.updates import RowUpdate, by_table, join_updates
+from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.errors import ConfigError, HpsError, NonFiniteError, no_such_table
 
 # Sums beyond it are refused as if they were infinite: divided by their number and rounded, those of
@@ -52,6 +53,7 @@ class Share:
         rows: of the round.
         refused: a place in `sums` of a row that must not travel, or -1.
         may_overflow: the ranks must agree that the step leaves all rows finite before one applies.
+        counted: of a table with statistics uint32 [N, 2], shows and clicks of each key here.
     """
 
     table: str
@@ -61,6 +63,7 @@ class Share:
     rows: ClusterRows | None = None
     refused: int = -1
     may_overflow: bool = False
+    counted: Words | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -149,11 +152,43 @@ class GradientExchange:
         incoming = np.array([update.counts for update in owned]).T
         return self._floats.swap([update.share.sums for update in owned], outgoing, incoming)
 
+    def send_occurrences(self, owned: list[OwnedUpdate]) -> list[Occurrences | None]:
+        """What came for the keys of each of `owned`, rank after rank: how many occurrences, whole
+        numbers, each stands for; None of a table without statistics.
+
+        Cost: one message a rank for all tables that count, 8 bytes a key; none without any.
+        """
+        counting = [update for update in owned if update.share.counted is not None]
+        if not counting:
+            return [None] * len(owned)
+        size = self._world.size
+        parts = [
+            np.split(_words_of(update.share), np.cumsum(update.share.own.counts)[:-1])
+            for update in counting
+        ]
+        sent = np.concatenate([of[rank] for rank in range(size) for of in parts])
+        outgoing = np.array([update.share.own.counts for update in counting]).sum(axis=0)
+        incoming = np.array([update.counts for update in counting])  # [tables, ranks]
+        came = self._world.control.exchange(
+            torch.from_numpy(sent), outgoing.tolist(), incoming.sum(axis=0).tolist()
+        ).numpy()
+        pieces = np.split(came, np.cumsum(incoming.T.reshape(-1))[:-1])  # rank after rank
+        words = {
+            update.share.table: np.concatenate(pieces[place :: len(counting)])
+            for place, update in enumerate(counting)
+        }
+        found = [words.get(update.share.table) for update in owned]
+        return [None if of is None else _occurrences_of(of) for of in found]
+
     def _share(self, table: str, group: list[RowUpdate], plans: PlanPool) -> Share:
         dim = self._tables[table].dim
         if not group:
             none = torch.empty(0, dim, device=self._device)
-            return Share(table, _NOTHING, OwnKeys(np.empty(0, np.uint64), plans), none)
+            nothing = OwnKeys(np.empty(0, np.uint64), plans)
+            share = Share(table, _NOTHING, nothing, none)
+            if self._tables[table].statistics:
+                share.counted = np.empty((0, 2), np.uint32)
+            return share
         keys, grads, pooling = join_updates(group, dim, self._device)
         rows = self._pinned(group, keys)
         own = OwnKeys(on_host(keys), plans) if rows is None else rows.keys.own
@@ -163,7 +198,10 @@ class GradientExchange:
             kept = torch.from_numpy(self._residuals[table].of(own.plan.unique_keys))
             sums.add_(kept.to(sums.device))
         held = rows if kind != _BY_KEY else None
-        return Share(table, kind, own, sums, held, *self._look_at(sums))
+        counted = None
+        if self._tables[table].statistics:
+            counted = np.stack(own.plan.count(joined_clicks(group)), axis=1)
+        return Share(table, kind, own, sums, held, *self._look_at(sums), counted)
 
     def _pinned(self, group: list[RowUpdate], keys: Keys) -> ClusterRows | None:
         rows = group[0].rows
@@ -286,3 +324,16 @@ class GradientExchange:
             keys: ExchangedKeys = swapped[table] if rows is None else rows.keys
             owned.append(OwnedUpdate(keys.received, rows, counts, of_table[table]))
         return owned
+
+
+def _words_of(share: Share) -> HostArray:
+    """Shows and clicks of a share's keys as they travel: int64 [N]."""
+    assert share.counted is not None
+    words: HostArray = np.ascontiguousarray(share.counted).view(np.int64).reshape(-1)
+    return words
+
+
+def _occurrences_of(words: HostArray) -> Occurrences:
+    """What words that came say."""
+    counted = np.ascontiguousarray(words).view(np.uint32).reshape(-1, 2)
+    return Occurrences.smallest(counted[:, 0].copy(), counted[:, 1].copy())

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hps.checkpoint.blobs import MODEL, PERIOD, RATES, READER, TABLES
+from hps.checkpoint.blobs import MODEL, PERIOD, RATES, READER, TABLES, described_tables
 from hps.checkpoint.dense_mark import DENSE
 from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
@@ -24,15 +24,15 @@ from hps.common.row_layout import Images, Keys
 from hps.common.sharding import ShardMap
 from hps.config import Config
 from hps.contracts.tiers import RowTier
-from hps.errors import ConfigError, CorruptionError, StoreError, no_periods
+from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store import TableSchema, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog, ClusterCheckpoint, PartSize
 from hps.ssd_store.cluster.part_name import ExpectedPart, described, parts_of
 
 _PIECE_BYTES = 2**23
-# Every part describes its tables and says which model fits its rows; the model and the reader's
-# position lie in that of rank 0.
-_OF_ALL = (TABLES, RATES, DENSE)
+# Every part describes its tables, has the period that its rows count in and says which model fits
+# them; the model and the reader's position lie in that of rank 0.
+_OF_ALL = (TABLES, RATES, PERIOD, DENSE)
 _OF_FIRST = (MODEL, READER)
 
 
@@ -185,10 +185,12 @@ def _open_source(source: Source) -> RowTier:
     try:
         if source.part is not None:
             source.part.check(store)
-        counted = [schema.name for schema in store.schemas.values() if schema.statistics]
-        if counted or PERIOD in store.extra_bytes(source.checkpoint):
-            held = f"table {counted[0]!r} with statistics" if counted else "a period"
-            raise no_periods(f"moving the rows of {source.folder}, which holds {held}")
+        blobs = store.extras(source.checkpoint, (TABLES,))
+        if mortal := {table.name for table in described_tables(blobs) if table.expiry is not None}:
+            raise ConfigError(
+                f"{source.folder}: the rows of table {min(mortal)!r} die, and those of ranks do "
+                "not yet: it is a store of one process alone"
+            )
         return store
     except BaseException:
         store.close()

@@ -8,7 +8,7 @@ here, by the core's own loops, before they travel, or by the shard where they tr
 training against servers has the bits of training in one process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
@@ -24,11 +24,12 @@ from hps.config import TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
-from hps.errors import RemoteError, no_periods
+from hps.errors import RemoteError
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
 from hps.service.client.options import ClientConfig, ClientFields
+from hps.service.client.periods import PeriodVerbs
 from hps.service.client.plans import MAX_IDLE_PLANS, RemoteRows
 from hps.service.client.pulls import Pulls
 from hps.service.client.pushes import Pushes
@@ -111,6 +112,7 @@ class RemoteParameterServer:
         self._pulls = Pulls(self._connections, self._shards, division, plans)
         self._pushes = Pushes(self._connections, self._shards, division, plans, self._pulls)
         self._table_verbs = TableVerbs(self._connections, self._shards, division)
+        self._periods = PeriodVerbs(self._connections, self._shards, division, self._loop)
         self._checkpoints = CheckpointsOverParts(
             RemoteParts(self._connections, self._shards, self._loop)
         )
@@ -220,7 +222,14 @@ class RemoteParameterServer:
         """
         self._pulls.pull_tables(reads)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged") -> None:
+    def push(
+        self,
+        table: str,
+        keys: AnyArray,
+        grads: AnyArray,
+        ack: str = "logged",
+        labels: AnyArray | None = None,
+    ) -> None:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
 
         Args:
@@ -229,25 +238,32 @@ class RemoteParameterServer:
             grads: float32 [L, dim], one row an occurrence.
             ack: what the shards have done when it returns: "memory" applied it, "logged" it
                 survives a killed server, "durable" a loss of power.
+            labels: float32 [L], 1 where an occurrence is a click, else 0; None: no clicks. Counted
+                in a table with statistics, in which every occurrence is a show.
 
         Raises:
             NonFiniteError: a sum is NaN or infinite; names the key; no row has changed.
-            ConfigError: unknown table, wrong dtype or shape.
+            ConfigError: unknown table, wrong dtype or shape, another label.
             CapacityError, StoreError: of a shard, which has not applied its part.
             RemoteError: a shard did not answer within the deadline; what is open is kept. Or a
                 restart has lost changes that were acknowledged in memory.
         """
-        self._pushes.push(table, keys, grads, ack)
+        self._pushes.push(table, keys, grads, ack, labels)
 
     def push_async(
-        self, table: str, keys: AnyArray, grads: AnyArray, ack: str = "logged"
+        self,
+        table: str,
+        keys: AnyArray,
+        grads: AnyArray,
+        ack: str = "logged",
+        labels: AnyArray | None = None,
     ) -> "Future[None]":
         """A push that is on its way when this returns; the future says what became of it.
 
         Pushes are applied in the order of these calls. Raises at once what is wrong with the
         arguments; of gradients that are finite and overflow as a sum, the future may tell.
         """
-        sent = self._pushes.begin(table, keys, grads, ack)
+        sent = self._pushes.begin(table, keys, grads, ack, labels)
         return self._waiters.wait(lambda: self._pushes.finish(sent))
 
     def pull_async(
@@ -303,6 +319,7 @@ class RemoteParameterServer:
         rows: AnyArray,
         state: AnyArray | None = None,
         ack: str = "logged",
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """Sets rows outright; of a key that occurs twice the last row counts.
 
@@ -313,13 +330,15 @@ class RemoteParameterServer:
             state: float32 [L, state floats of a row], as items(state=True) gives it; None starts
                 the optimizer's state anew.
             ack: as push.
+            statistics: as hps.ParameterServer.assign.
 
         Raises:
             ConfigError: unknown table, wrong dtype or shape; a state that the optimizer cannot have
-                made. NonFiniteError: NaN or infinity. No shard has changed a row.
+                made, or such statistics (of a period to come a shard says so).
+            NonFiniteError: NaN or infinity. No shard has changed a row.
             Others: as push.
         """
-        self._table_verbs.assign(table, keys, rows, state, ack)
+        self._table_verbs.assign(table, keys, rows, state, ack, statistics)
 
     def erase(self, table: str, keys: AnyArray, ack: str = "logged") -> AnyArray:
         """Drops keys.
@@ -337,37 +356,66 @@ class RemoteParameterServer:
         """Which keys are stored: bool [L], a tensor if the keys were one."""
         return self._table_verbs.contains(table, keys)
 
-    # Periods, which servers do not have yet.
+    # Periods.
 
     @property
     def period(self) -> int:
-        """Raises ConfigError: periods are kept by `hps.ParameterServer` alone so far."""
-        raise no_periods("period over servers")
+        """In which changes count on all shards, as they say now: the lowest, while an
+        advance_period has not reached all of them.
+
+        Raises:
+            ConfigError: a server of an older hps. RemoteError: a shard does not answer.
+        """
+        return self._periods.period
 
     def advance_period(self, to: int | None = None) -> int:
-        """Raises ConfigError, as `period`."""
-        raise no_periods("advance_period over servers")
+        """Begins the next period, or a later one, on all shards; logged, as a change.
+
+        A shard that is there already, or further, stays: one that is asked again by a retry, by
+        another client, or for the sake of a shard that was left behind.
+
+        Args:
+            to: its number; None is the next one. Where shards are at different periods, None is the
+                highest of them.
+
+        Returns:
+            The period.
+
+        Raises:
+            ConfigError: `to` is not above `period`; a pipeline is open; a server of an older hps.
+            RemoteError: a shard did not answer within the deadline. What is open stays, and goes
+                first with the next call: do not give it again. Until then that shard counts in the
+                period before. If this client ends first, advance_period() of another one brings
+                the shard to the others' period.
+        """
+        return self._periods.advance(to)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
-        """Raises ConfigError, as `period`."""
-        raise no_periods("statistics over servers")
+        """What the rows of keys have counted, as hps.ParameterServer.statistics.
+
+        Raises:
+            ConfigError: unknown table, or one without statistics; wrong dtype or shape.
+            RemoteError: a shard did not answer within the deadline.
+        """
+        return self._periods.statistics(table, keys)
 
     def num_rows(self, table: str) -> int:
         """Stored rows of a table over all shards."""
         return self._table_verbs.num_rows(table)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, statistics: bool = False
     ) -> Iterator[tuple[HostArray, ...]]:
         """Every stored row once, in no order: (keys, rows) or, with state, (keys, rows, state).
 
-        Pieces are copies of up to `batch` rows. A change of the table makes the next piece raise.
+        Statistics come last, as of hps.ParameterServer.items. Pieces are copies of up to `batch`
+        rows. A change of the table makes the next piece raise.
 
         Raises:
             ConfigError: unknown table; batch < 1. RemoteError: a shard has gone, or the table was
             changed.
         """
-        return self._table_verbs.items(table, batch, state)
+        return self._table_verbs.items(table, batch, state, statistics)
 
     def digest(self, table: str) -> str:
         """Order-independent hash of every stored row: the one that a single store would have."""

@@ -12,12 +12,14 @@ from contextlib import nullcontext
 import numpy as np
 
 from hps import _C
-from hps.common.arrays import HOST, AnyArray, as_floats, as_keys
+from hps.common.arrays import HOST, AnyArray, HostArray, as_floats, as_keys, as_labels
 from hps.common.forked import refuse_in_children
+from hps.common.occurrences import Occurrences, Words
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Floats, Keys
 from hps.common.wire import Bytes, Wire, check_range, encode
-from hps.contracts.updates import RowUpdate, by_table, join_updates
+from hps.config import TableConfig
+from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.errors import ConfigError, NonFiniteError, RemoteError
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -60,9 +62,11 @@ class Pushes:
         self._messages = MessagePool()
         refuse_in_children(self, connections.where, ("_plans", "_messages"), RemoteError)
 
-    def push(self, table: str, keys: AnyArray, grads: AnyArray, ack: str) -> None:
+    def push(
+        self, table: str, keys: AnyArray, grads: AnyArray, ack: str, labels: AnyArray | None
+    ) -> None:
         """As `RemoteParameterServer.push`."""
-        self.finish(self.begin(table, keys, grads, ack))
+        self.finish(self.begin(table, keys, grads, ack, labels))
 
     def apply(
         self, updates: Sequence[RowUpdate], applied: Callable[[], object] | None = None
@@ -86,19 +90,31 @@ class Pushes:
         elif applied is not None:
             applied()
 
-    def begin(self, table: str, keys: AnyArray, grads: AnyArray, ack: str) -> Commit | None:
+    def begin(
+        self,
+        table: str,
+        keys: AnyArray,
+        grads: AnyArray,
+        ack: str,
+        labels: AnyArray | None = None,
+    ) -> Commit | None:
         """Sends a push; what waits for it, or None where there is no key."""
-        dim = self._shards.table(table, "push").dim
+        config = self._shards.table(table, "push")
+        dim = config.dim
         level = ack_number(ack)
         plans: list[_C.ShardPlan] = []
         array = as_keys(keys)
         floats = as_floats(grads, len(array), dim, "grads")
+        flags = None if labels is None else as_labels(labels, len(array), "labels")
+        clicks = flags if config.statistics else None
         is_exact = self._config.push_format is Wire.FLOAT32  # else what travels must be the sum
         try:
-            if is_exact and self._division.go_whole(array, 8 + 4 * dim):
-                drafts = [self._push_whole(table, array, floats, level)]
+            if is_exact and self._division.go_whole(array, _key_bytes(config) + 4 * dim):
+                counted = Occurrences.of_labels(clicks)
+                drafts = [self._push_whole(table, array, floats, counted, level)]
             else:
-                drafts = self._drafts_of(table, [RowUpdate(table, array, floats)], plans, level)
+                update = RowUpdate(table, array, floats, clicks=clicks)
+                drafts = self._drafts_of(table, [update], plans, level)
             until = self._connections.until()
             return commit(drafts, until, f"push to table {table!r}") if drafts else None
         finally:  # the drafts were views of the plans
@@ -114,7 +130,8 @@ class Pushes:
         self, table: str, group: list[RowUpdate], taken: list[_C.ShardPlan], level: int = LOGGED
     ) -> list[tuple[Session, Draft]]:
         """One table's updates, summed a key; adds the plans that it takes to `taken`."""
-        dim = self._shards.table(table, "apply").dim
+        config = self._shards.table(table, "apply")
+        dim = config.dim
         array, floats, pooling = join_updates(group, dim, HOST)
         if not len(array):
             return []
@@ -133,7 +150,8 @@ class Pushes:
                 bad = check_range(sums, self._config.push_format)
             if bad >= 0:
                 raise _non_finite(table, int(plan.unique_keys[bad]), self._config.push_format)
-            return self._push_drafts(table, plan, sums, level)
+            counted = plan.count(joined_clicks(group)) if config.statistics else None
+            return self._push_drafts(config, plan, sums, counted, level)
 
     def _plan_of(self, group: list[RowUpdate], keys: Keys) -> _C.ShardPlan | None:
         """The plan that was made ahead for exactly these keys."""
@@ -150,22 +168,33 @@ class Pushes:
         return rows.held_plan()
 
     def _push_drafts(
-        self, table: str, plan: _C.ShardPlan, sums: Floats, level: int
+        self,
+        table: TableConfig,
+        plan: _C.ShardPlan,
+        sums: Floats,
+        counted: tuple[Words, Words] | None,
+        level: int,
     ) -> list[tuple[Session, Draft]]:
+        """Args: counted: shows and clicks of the plan's distinct keys, where the table counts."""
         wire, dim = self._config.push_format, sums.shape[1]
         drafts = []
-        for session, keys, first in self._division.pieces(plan, 8 + wire.num_bytes(1, dim)):
-            draft, grads = self._open_push(session, table, keys, level)
+        key_bytes = _key_bytes(table) + wire.num_bytes(1, dim)
+        for session, keys, first in self._division.pieces(plan, key_bytes):
+            occurrences = Occurrences()
+            if counted is not None:
+                parts = [part[first : first + len(keys)] for part in counted]
+                occurrences = Occurrences.smallest(*parts)
+            draft, grads = self._open_push(session, table.name, keys, occurrences, level)
             encode(sums[first : first + len(keys)], wire, grads)
             drafts.append((session, draft))
         return drafts
 
     def _push_whole(
-        self, table: str, keys: Keys, grads: Floats, level: int
+        self, table: str, keys: Keys, grads: Floats, occurrences: Occurrences, level: int
     ) -> tuple[Session, Draft]:
         """A push of keys that go whole; the shard sums where one repeats."""
         session = self._connections.sessions[0]
-        draft, out = self._open_push(session, table, keys, level)
+        draft, out = self._open_push(session, table, keys, occurrences, level)
         with self._plans.lent() as plan:
             bad = plan.copy_gradients(grads, out)
         if bad >= 0:
@@ -173,7 +202,7 @@ class Pushes:
         return session, draft
 
     def _open_push(
-        self, session: Session, table: str, keys: Keys, level: int
+        self, session: Session, table: str, keys: Keys, occurrences: Occurrences, level: int
     ) -> tuple[Draft, Bytes]:
         """A push whose gradients are still to be written: to where it says, as they travel."""
         wire, dim = self._config.push_format, self._shards.tables[table].dim
@@ -185,11 +214,24 @@ class Pushes:
             dim=dim,
             lineage=session.lineage,
         )
-        sizes = [(14, keys.nbytes), (15, wire.num_bytes(len(keys), dim))]
+        arrays: list[tuple[int, HostArray | None]] = [
+            (10, occurrences.shows),
+            (11, occurrences.clicks),
+            (14, keys),
+        ]
+        written = [(number, array) for number, array in arrays if array is not None]
+        sizes = [(number, array.nbytes) for number, array in written]
+        sizes.append((15, wire.num_bytes(len(keys), dim)))
         message = OpenMessage(head, sizes, self._messages)
-        message.arrays[0][:] = keys.view(np.uint8)
+        for place, (_, array) in zip(message.arrays, written, strict=False):
+            place[:] = np.ascontiguousarray(array).view(np.uint8)
         what = f"push of {len(keys)} keys to table {table!r}"
-        return Draft("Push", head, message, level, what), message.arrays[1]
+        return Draft("Push", head, message, level, what), message.arrays[-1]
+
+
+def _key_bytes(table: TableConfig) -> int:
+    """Of a key in a push, and of what it may stand for."""
+    return 16 if table.statistics else 8
 
 
 def _non_finite(table: str, key: int, wire: Wire) -> NonFiniteError:

@@ -68,6 +68,22 @@ class Shards:
             raise no_such_table(table, "the shards have", self.tables)
         return self.tables[table]
 
+    def periods(self, verb: str) -> list[int]:
+        """In which each shard counts.
+
+        Raises:
+            ConfigError: a server of an older hps, which has none. RemoteError: one does not answer.
+        """
+        self.check_usable(verb)
+        replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
+        for session, reply in zip(self._connections.sessions, replies, strict=True):
+            if not reply.HasField("period"):
+                raise ConfigError(
+                    f"{verb}: shard {session} is served by hps {reply.version}, which has no "
+                    "periods or statistics; start it with a newer hps"
+                )
+        return [int(reply.period) for reply in replies]
+
     def flush(self, durable: bool = False) -> None:
         """As `RemoteParameterServer.flush`."""
         self.check_usable("flush")

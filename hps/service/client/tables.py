@@ -5,14 +5,17 @@ division.py, shards.py, connections.py. Keys travel with their duplicates, each 
 their order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
-from hps.config import TableConfig, refuse_statistics
+from hps.common.occurrences import PACKED, pack, unpack
+from hps.config import TableConfig, refuse_expiry
 from hps.errors import ConfigError, HpsError, RemoteError
+from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.service.client.connections import SLOW, Connections
 from hps.service.client.division import KeyDivision
 from hps.service.client.options import ack_number, number_of
@@ -21,7 +24,7 @@ from hps.service.client.shards import Shards
 from hps.service.client.window import METHODS, Draft
 from hps.service.messages.framing import Array
 from hps.service.messages.table_messages import to_message
-from hps.table.row_checks import refuse_impossible_rows
+from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 from hps.v1 import parameter_server_pb2 as pb
 
 # Figures of a table that are the same on each shard; all other numbers of stats() add up.
@@ -49,6 +52,7 @@ class TableVerbs:
         rows: AnyArray,
         state: AnyArray | None = None,
         ack: str = "logged",
+        statistics: Mapping[str, AnyArray] | None = None,
     ) -> None:
         """As `RemoteParameterServer.assign`."""
         config = self._shards.table(table, "assign")
@@ -57,14 +61,21 @@ class TableVerbs:
         width = config.layout.state_floats
         floats = None if state is None else as_floats(state, len(array), width, "state")
         refuse_impossible_rows(config, array, weights, floats, self._shards.learning_rates[table])
-        row_bytes = 8 + 4 * (config.dim + (0 if floats is None else width))
+        counted = None
+        if statistics is not None:
+            refuse_uncounted(config, "assign(statistics=)")
+            found = as_statistics(statistics, len(array))
+            refuse_impossible_statistics(config, array, found, _C.MAX_PERIOD)
+            counted = pack(found)
+        row_bytes = 24 + 4 * (config.dim + (0 if floats is None else width))
         drafts = []
         for session, places in self._division.shares(array, row_bytes):
             head = pb.AssignRequest(
                 table=table, dim=config.dim, lineage=session.lineage, ack=number_of(ack_number(ack))
             )
             states = b"" if floats is None else floats[places]
-            parts: list[Array] = [array[places], weights[places], states]
+            counts = b"" if counted is None else counted[places]
+            parts: list[Array] = [counts, array[places], weights[places], states]
             what = f"assign of {len(places)} keys of table {table!r}"
             drafts.append((session, Draft("Assign", head, parts, ack_number(ack), what)))
         self._connections.change(drafts, f"assign to table {table!r}")
@@ -118,13 +129,17 @@ class TableVerbs:
         )
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False
+        self, table: str, batch: int = 65536, state: bool = False, statistics: bool = False
     ) -> Iterator[tuple[HostArray, ...]]:
         """As `RemoteParameterServer.items`."""
-        dim = self._shards.table(table, "items").dim
+        config = self._shards.table(table, "items")
+        dim = config.dim
+        if statistics:
+            refuse_uncounted(config, "items(statistics=True)")
         if batch < 1:
             raise ConfigError(f"items(batch={batch}): batch must be at least 1")
-        request = pb.ItemsRequest(table=table, batch=batch, state=state).SerializeToString()
+        message = pb.ItemsRequest(table=table, batch=batch, state=state, statistics=statistics)
+        request = message.SerializeToString()
         for session in self._connections.sessions:
             seconds = SLOW * self._connections.config.deadline
             until = self._connections.until()
@@ -132,11 +147,13 @@ class TableVerbs:
                 piece = METHODS["Items"].reply.split(data)
                 keys = piece.array(13, np.uint64, "keys").copy()
                 rows = piece.array(14, np.float32, "rows").reshape(len(keys), dim).copy()
-                if not state:
-                    yield keys, rows
-                    continue
-                floats = piece.array(15, np.float32, "state")
-                yield keys, rows, floats.reshape(len(keys), -1).copy()
+                others: list[HostArray] = []
+                if state:
+                    floats = piece.array(15, np.float32, "state")
+                    others.append(floats.reshape(len(keys), -1).copy())
+                if statistics:
+                    others += unpack(piece.array(11, PACKED, "statistics"))
+                yield keys, rows, *others
 
     def digest(self, table: str) -> str:
         """As `RemoteParameterServer.digest`."""
@@ -160,7 +177,9 @@ class TableVerbs:
     def create_table(self, table: TableConfig) -> bool:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
-        refuse_statistics([table], "a service does not count them yet")
+        refuse_expiry([table], "rows of a service do not die yet")
+        if table.statistics:
+            self._shards.periods("create_table with statistics")  # of which an older hps has none
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)

@@ -33,14 +33,16 @@ class Method:
 
 
 METHODS = {
-    "Push": Method(pb.PushRequest, (14, 15), Frame(pb.PushReply, ())),
-    "Assign": Method(pb.AssignRequest, (13, 14, 15), Frame(pb.AssignReply, ())),
+    "Push": Method(pb.PushRequest, (10, 11, 14, 15), Frame(pb.PushReply, ())),
+    "Assign": Method(pb.AssignRequest, (11, 13, 14, 15), Frame(pb.AssignReply, ())),
     "Erase": Method(pb.EraseRequest, (15,), Frame(pb.EraseReply, (15,))),
     "Create": Method(pb.CreateRequest, (15,), Frame(pb.CreateReply, (15,))),
+    "AdvancePeriod": Method(pb.AdvancePeriodRequest, (), Frame(pb.AdvancePeriodReply, ())),
     "Skip": Method(pb.SkipRequest, (), Frame(pb.SkipReply, ())),
     "Pull": Method(pb.PullRequest, (15,), Frame(pb.PullReply, (15,))),
     "Contains": Method(pb.ContainsRequest, (15,), Frame(pb.ContainsReply, (15,))),
-    "Items": Method(pb.ItemsRequest, (), Frame(pb.ItemsReply, (13, 14, 15))),
+    "Statistics": Method(pb.StatisticsRequest, (15,), Frame(pb.StatisticsReply, (14, 15))),
+    "Items": Method(pb.ItemsRequest, (), Frame(pb.ItemsReply, (11, 13, 14, 15))),
 }
 # What these return is in their replies: marks of later changes do not stand for one.
 _NEED_REPLY = ("Erase", "Create")

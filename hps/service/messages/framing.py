@@ -150,6 +150,8 @@ class Frame(Generic[M]):
         size = len(pieces[0])
         for number, array in zip(self._arrays, arrays, strict=True):
             view = _flat(array)
+            if not len(view):
+                continue  # as protobuf leaves it out
             opening = opening_of(number, len(view))
             before = padding_before(size + len(opening), ALIGNMENT) + opening
             pieces += [before, view]

@@ -34,6 +34,7 @@ def to_message(table: TableConfig) -> Table:
         shared_vocabulary=table.shared_vocabulary,
         share=table.share,
         state_floats=table.layout.state_floats,
+        statistics=table.statistics,
     )
     if table.features is not None:
         message.features.CopyFrom(FeatureList(names=table.features))
@@ -72,6 +73,7 @@ def from_message(message: Table) -> TableConfig:
         name=message.name,
         dim=message.dim,
         shared_vocabulary=message.shared_vocabulary,
+        statistics=message.statistics,
         **options,
     )
 

@@ -12,26 +12,31 @@ import numpy as np
 from google.protobuf.message import Message
 
 from hps.common.arrays import AnyArray, as_numpy
-from hps.common.row_layout import Floats, Keys
+from hps.common.occurrences import NEVER, PACKED, Occurrences, pack, unpack
+from hps.common.row_layout import Floats, Keys, Statistics
 from hps.common.wire import Wire, decode, encode
 from hps.config import TableConfig
 from hps.errors import ConfigError, NonFiniteError, no_such_table
 from hps.service.messages.framing import AnyIncoming, Frame, read_small
 from hps.service.messages.in_place import Outgoing
 from hps.service.messages.status import mismatch, not_found, too_large
+from hps.service.server.arguments import as_ack, other_history
 from hps.service.server.auth import READ, WRITE, require_client, require_right
 from hps.service.server.calls import Call
 from hps.service.server.limits import ServerLimits
-from hps.service.shard.shard import Ack, Applied, Identity, Shard, Terms
+from hps.service.shard.answers import PushStep, RowState
+from hps.service.shard.shard import Applied, Identity, Shard, Terms
 from hps.v1 import parameter_server_pb2 as pb
 
 _PULL = Frame(pb.PullRequest, (15,))
 _CONTAINS = Frame(pb.ContainsRequest, (15,))
-_PUSH = Frame(pb.PushRequest, (14, 15))
-_ASSIGN = Frame(pb.AssignRequest, (13, 14, 15))
+_PUSH = Frame(pb.PushRequest, (10, 11, 14, 15))
+_ASSIGN = Frame(pb.AssignRequest, (11, 13, 14, 15))
 _ERASE = Frame(pb.EraseRequest, (15,))
 _CREATE = Frame(pb.CreateRequest, (15,))
-_ITEMS_REPLY = Frame(pb.ItemsReply, (13, 14, 15))
+_ITEMS_REPLY = Frame(pb.ItemsReply, (11, 13, 14, 15))
+_STATISTICS = Frame(pb.StatisticsRequest, (15,))
+_STATISTICS_REPLY = Frame(pb.StatisticsReply, (14, 15))
 _ROWS = 15  # the field of a reply's array
 _REPLY_ROOM = 4096  # bytes of a message besides its arrays
 _MAX_PIECE_ROWS = 65536
@@ -84,14 +89,31 @@ class RowHandlers:
         request = read_small(pb.ItemsRequest, data)
         table = self._table(call, request.table, READ, "")
         floats = table.dim + (_state_floats(table) if request.state else 0)
-        most = (int(self._limits.message_bytes) - _REPLY_ROOM) // (8 + 4 * floats)
+        row_bytes = 8 + 4 * floats + (PACKED.itemsize if request.statistics else 0)
+        most = (int(self._limits.message_bytes) - _REPLY_ROOM) // row_bytes
         batch = max(1, min(request.batch or _MAX_PIECE_ROWS, _MAX_PIECE_ROWS, most))
-        call.admission.take(batch * (8 + 4 * floats))
-        pieces = self._shard.items(table.name, batch, request.state, call.remaining())
-        for keys, rows, *state in pieces:
+        call.admission.take(batch * row_bytes)
+        pieces = self._shard.items(
+            table.name, batch, request.state, call.remaining(), request.statistics
+        )
+        for keys, rows, *others in pieces:
             call.remaining()
-            head = pb.ItemsReply(dim=table.dim, state_floats=state[0].shape[1] if state else 0)
-            yield _ITEMS_REPLY.join(head, [keys, rows, state[0] if state else b""])
+            state = others.pop(0) if request.state else None
+            head = pb.ItemsReply(dim=table.dim, state_floats=0 if state is None else state.shape[1])
+            counted = pack(Statistics(*others)) if request.statistics else b""
+            yield _ITEMS_REPLY.join(head, [counted, keys, rows, b"" if state is None else state])
+
+    def statistics(self, call: Call, data: bytes) -> bytes:
+        incoming = _STATISTICS.split(data)
+        table = self._table(call, incoming.head.table, READ, incoming.head.lineage)
+        keys = self._keys(incoming, 15)
+        self._take_reply(call, len(keys) * (PACKED.itemsize + 8))
+        found = self._shard.statistics(table.name, keys, call.remaining())
+        dies_at = as_numpy(found["dies_at"], "dies_at")
+        parts = (as_numpy(found[name], name) for name in PACKED.fields or ())
+        is_mortal = bool((dies_at != NEVER).any())
+        packed = pack(Statistics(*parts))
+        return _STATISTICS_REPLY.join(pb.StatisticsReply(), [packed, dies_at if is_mortal else b""])
 
     # Changes.
 
@@ -105,8 +127,8 @@ class RowHandlers:
             table.name,
             keys,
             decode(grads, len(keys), table.dim, _wire(head.wire)),
-            lr=head.lr if head.HasField("lr") else None,
-            terms=_terms(call, head.ack),
+            PushStep(head.lr if head.HasField("lr") else None, _occurrences(incoming)),
+            _terms(call, head.ack),
         )
         return pb.PushReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, sequence=identity.sequence
@@ -123,7 +145,7 @@ class RowHandlers:
             table.name,
             keys,
             _floats(incoming, 14, len(keys), table.dim, "rows"),
-            state,
+            RowState(state, _statistics(incoming, len(keys))),
             _terms(call, incoming.head.ack),
         )
         return pb.AssignReply(
@@ -182,10 +204,7 @@ class RowHandlers:
                 f"{[known for known in tables if call.caller.right(known)]}"
             )
         if lineage and lineage != self._shard.lineage:
-            raise mismatch(
-                f"the shard's history is {self._shard.lineage!r}, not {lineage[:80]!r}: it was "
-                f"restored meanwhile, or is at another checkpoint; restore all shards to one"
-            )
+            raise other_history(self._shard.lineage, lineage)
         return tables[name]
 
     def _keys(self, incoming: AnyIncoming, number: int) -> Keys:
@@ -230,6 +249,25 @@ def _floats(incoming: AnyIncoming, number: int, num_rows: int, width: int, what:
     return floats.reshape(num_rows, width)
 
 
+def _occurrences(incoming: AnyIncoming) -> Occurrences | None:
+    """What the keys of a push stand for; None where it does not say."""
+    parts = [
+        incoming.array(number, np.uint32, what) if incoming.num_bytes(number) else None
+        for number, what in ((10, "shows"), (11, "clicks"))
+    ]
+    return None if all(part is None for part in parts) else Occurrences(*parts)
+
+
+def _statistics(incoming: AnyIncoming, num_rows: int) -> Statistics | None:
+    """Those of an assign; None where there are none."""
+    if not incoming.num_bytes(11):
+        return None
+    packed = incoming.array(11, PACKED, "statistics")
+    if len(packed) != num_rows:
+        raise ConfigError(f"statistics has {len(packed)} rows for {num_rows} keys")
+    return unpack(packed)
+
+
 def _rows_reply(message: pb.CreateReply, rows: AnyArray | None, wire: Wire) -> bytes:
     """The reply with rows [L, dim], or without any if there are none."""
     if rows is None:
@@ -254,10 +292,7 @@ def _marks(applied: Applied) -> pb.Marks:
 
 def _terms(call: Call, ack: int) -> Terms:
     """What the shard is to wait for: asked right before it starts, so that nothing late begins."""
-    try:
-        return Terms(Ack(ack), call.remaining())
-    except ValueError as error:
-        raise ConfigError(f"ack={ack} must be 0 (MEMORY), 1 (LOGGED) or 2 (DURABLE)") from error
+    return Terms(as_ack(ack), call.remaining())
 
 
 def _flags(values: AnyArray) -> bytes:

@@ -14,6 +14,7 @@ from hps.errors import ConfigError, HpsError, no_such_table
 from hps.service.messages.framing import read_small
 from hps.service.messages.status import VEILED, mismatch, not_found, too_large
 from hps.service.messages.table_messages import from_message, to_message
+from hps.service.server.arguments import as_ack, other_history
 from hps.service.server.auth import (
     ADMIN,
     EVERY_TABLE,
@@ -70,6 +71,7 @@ class StoreHandlers:
             tables=self._tables(call),
             seed=self._shard.seed,
             cuts=self._checkpoint_names(call),
+            period=self._shard.period,
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -115,6 +117,25 @@ class StoreHandlers:
         return pb.SkipReply(
             marks=pb.Marks(applied=marks.applied, logged=marks.logged, durable=marks.durable),
             is_repeat=applied.is_repeat,
+        ).SerializeToString()
+
+    def advance_period(self, call: Call, data: bytes) -> bytes:
+        request = read_small(pb.AdvancePeriodRequest, data)
+        require_right(call.caller, EVERY_TABLE, ADMIN)
+        require_client(call.caller, request.id.client_id)
+        if request.lineage and request.lineage != self._shard.lineage:
+            raise other_history(self._shard.lineage, request.lineage)
+        message = request.id
+        identity = Identity(message.client_id, message.incarnation, message.sequence)
+        terms = Terms(as_ack(request.ack), call.remaining())
+        applied = self._shard.advance_period(identity, request.period, terms)
+        period = self._shard.period
+        self._log.info("period", client=message.client_id, period=period)
+        marks = applied.marks
+        return pb.AdvancePeriodReply(
+            marks=pb.Marks(applied=marks.applied, logged=marks.logged, durable=marks.durable),
+            is_repeat=applied.is_repeat,
+            period=period,
         ).SerializeToString()
 
     def flush(self, call: Call, data: bytes) -> bytes:

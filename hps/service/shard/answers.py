@@ -8,6 +8,8 @@ from enum import IntEnum
 from time import monotonic
 
 from hps.common.arrays import AnyArray
+from hps.common.occurrences import Occurrences
+from hps.common.row_layout import Statistics
 from hps.update_log import Marks
 
 
@@ -34,6 +36,32 @@ class Terms:
     def deadline(self) -> float:
         """From now on, on the monotonic clock."""
         return monotonic() + self.timeout
+
+
+@dataclass(frozen=True, slots=True)
+class PushStep:
+    """What a push does with the gradients of its keys.
+
+    Args:
+        lr: learning rate; None is the table's.
+        occurrences: what each key stands for, in a table with statistics; None: one show each.
+    """
+
+    lr: float | None = None
+    occurrences: Occurrences | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """What an assign sets beside the weights.
+
+    Args:
+        state: float32 [L, state floats] of the optimizer; None starts it anew.
+        statistics: [L]; None: counts stay, and the last period is the current one.
+    """
+
+    state: AnyArray | None = None
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True, slots=True)

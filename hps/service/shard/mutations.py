@@ -8,15 +8,18 @@ import errno
 from dataclasses import replace
 from time import monotonic
 
+from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys
+from hps.common.field_checks import require_whole
 from hps.common.forked import refuse_in_children
 from hps.errors import ConfigError, GapError, HpsError, StoreError
+from hps.parameter_server.periods import refuse_uncounted
 from hps.service.shard.acknowledge import Acknowledger
-from hps.service.shard.answers import Applied, Terms
+from hps.service.shard.answers import Applied, PushStep, RowState, Terms
 from hps.service.shard.core import ServedStore
 from hps.service.shard.gate import Arrivals, Moves
 from hps.service.shard.reads import Reads
-from hps.table.row_checks import refuse_impossible_rows
+from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 from hps.update_log import Identity, Kind, LogEntry, Mutation, note
 
 _PREDECESSOR_SECONDS = 0.2
@@ -24,7 +27,7 @@ _MAX_EARLY = 64  # mutations that wait for their predecessors, of all clients
 
 
 class Mutations:
-    """Push, assign, erase, create, skip.
+    """Push, assign, erase, create, advance_period, skip.
 
     Args:
         store: served.
@@ -46,16 +49,20 @@ class Mutations:
         table: str,
         keys: AnyArray,
         grads: AnyArray,
-        *,
-        lr: float | None = None,
+        step: PushStep | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """As Shard.push."""
-        config = self._store.table(table)
+        config, step = self._store.table(table), step or PushStep()
         array = as_keys(keys)
         floats = as_floats(grads, len(array), config.dim, "grads")
-        rate = self._store.server.parts.logged.check_rate(table, lr)
-        mutation = Mutation(Kind.PUSH, identity, table, rate, array, floats)
+        rate = self._store.server.parts.logged.check_rate(table, step.lr)
+        occurrences = step.occurrences if config.statistics else None
+        if occurrences is not None:
+            occurrences.check(len(array), f"push to table {table!r}")
+        mutation = Mutation(
+            Kind.PUSH, identity, table, rate, array, floats, occurrences=occurrences
+        )
         return self._mutate(mutation, terms)
 
     def assign(
@@ -64,20 +71,24 @@ class Mutations:
         table: str,
         keys: AnyArray,
         rows: AnyArray,
-        state: AnyArray | None = None,
+        beside: RowState | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """As Shard.assign."""
-        config = self._store.table(table)
+        config, beside = self._store.table(table), beside or RowState()
         array = as_keys(keys)
         floats = as_floats(rows, len(array), config.dim, "rows")
-        layout = config.layout
-        numbers = (
-            None if state is None else as_floats(state, len(array), layout.state_floats, "state")
-        )
+        state, width = beside.state, config.layout.state_floats
+        numbers = None if state is None else as_floats(state, len(array), width, "state")
         rate = self._store.server.parts.logged.check_rate(table, None)
         refuse_impossible_rows(config, array, floats, numbers, rate)
-        mutation = Mutation(Kind.ASSIGN, identity, table, rate, array, floats, numbers)
+        statistics = beside.statistics
+        if statistics is not None:
+            refuse_uncounted(config, "assign(statistics=)")
+            refuse_impossible_statistics(config, array, statistics, self._store.server.period)
+        mutation = Mutation(
+            Kind.ASSIGN, identity, table, rate, array, floats, numbers, statistics=statistics
+        )
         return self._mutate(mutation, terms)
 
     def erase(
@@ -102,6 +113,11 @@ class Mutations:
             return replace(applied, answer=self._reads.pull(table, keys))
         except (HpsError, MemoryError):  # it is applied: an error would call it refused
             return applied
+
+    def advance_period(self, identity: Identity, to: int, terms: Terms | None = None) -> Applied:
+        """As Shard.advance_period."""
+        require_whole("advance_period: to", to, 0, _C.MAX_PERIOD)
+        return self._mutate(Mutation(Kind.PERIOD, identity, period=int(to)), terms)
 
     def skip(self, identity: Identity, terms: Terms | None = None) -> Applied:
         """As Shard.skip."""

@@ -49,6 +49,12 @@ class Reads:
         with self._store.reading(timeout) as server:
             return server.contains(table, keys)
 
+    def statistics(self, table: str, keys: AnyArray, timeout: float = LONG) -> dict[str, AnyArray]:
+        """As ParameterServer.statistics; errors as pull."""
+        self._check_owner(keys)
+        with self._store.reading(timeout) as server:
+            return server.statistics(table, keys)
+
     def _check_owner(self, keys: AnyArray) -> None:
         """Clients that only read open no session: one that asks a server which was started over
         another shard's store has the keys of that other shard. The first one tells."""
@@ -72,12 +78,17 @@ class Reads:
             return server.num_rows(table)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
+        self,
+        table: str,
+        batch: int = 65536,
+        state: bool = False,
+        timeout: float = LONG,
+        statistics: bool = False,
     ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
         deadline = monotonic() + timeout
         with self._store.reading(timeout) as server:
-            pieces = server.items(table, batch, state)
+            pieces = server.items(table, batch, state, statistics)
         while True:
             with self._store.reading(deadline - monotonic()) as now:
                 if now is not server:

@@ -20,7 +20,7 @@ from hps.common.json_text import Json
 from hps.config import Config, TableConfig
 from hps.parameter_server.opening import Tiers
 from hps.service.shard.acknowledge import Acknowledger
-from hps.service.shard.answers import Ack, Applied, OpenedSession, Terms
+from hps.service.shard.answers import Ack, Applied, OpenedSession, PushStep, RowState, Terms
 from hps.service.shard.checkpoints import ShardCheckpoints
 from hps.service.shard.core import LONG, ServedStore, ShardOptions
 from hps.service.shard.location import StoreLocation
@@ -161,8 +161,7 @@ class Shard:
         table: str,
         keys: AnyArray,
         grads: AnyArray,
-        *,
-        lr: float | None = None,
+        step: PushStep | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """Sums the gradients of each key in order of occurrence, then runs its optimizer once.
@@ -172,7 +171,7 @@ class Shard:
             table: its name.
             keys: uint64 or int64 [L], duplicates allowed.
             grads: float32 [L, dim].
-            lr: learning rate of this push; None is the table's.
+            step: learning rate, and what the keys stand for in a table with statistics; see there.
             terms: what to wait for, and how long.
 
         Raises:
@@ -182,8 +181,7 @@ class Shard:
                 it was the wait that raised.
             DeadlineError: time is up; the message says whether it is applied.
         """
-        mutations = self.parts.mutations
-        return mutations.push(identity, table, keys, grads, lr=lr, terms=terms)
+        return self.parts.mutations.push(identity, table, keys, grads, step, terms)
 
     def assign(
         self,
@@ -191,11 +189,11 @@ class Shard:
         table: str,
         keys: AnyArray,
         rows: AnyArray,
-        state: AnyArray | None = None,
+        beside: RowState | None = None,
         terms: Terms | None = None,
     ) -> Applied:
         """Sets rows outright, as ParameterServer.assign; errors as push."""
-        return self.parts.mutations.assign(identity, table, keys, rows, state, terms)
+        return self.parts.mutations.assign(identity, table, keys, rows, beside, terms)
 
     def erase(
         self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
@@ -209,6 +207,15 @@ class Shard:
         """A pull that stores absent keys; the answer is float32 [L, dim], None where a repeat
         cannot read them. Errors as push."""
         return self.parts.mutations.create(identity, table, keys, terms)
+
+    @property
+    def period(self) -> int:
+        """That changes count in now, as ParameterServer.period."""
+        return self.parts.store.server.period
+
+    def advance_period(self, identity: Identity, to: int, terms: Terms | None = None) -> Applied:
+        """Begins a period; one that has begun already stays. Errors as push."""
+        return self.parts.mutations.advance_period(identity, to, terms)
 
     def skip(self, identity: Identity, terms: Terms | None = None) -> Applied:
         """Makes a sequence nothing: what it was has been refused, and is given up."""
@@ -238,15 +245,24 @@ class Shard:
         """As ParameterServer.contains; errors as pull."""
         return self.parts.reads.contains(table, keys, timeout)
 
+    def statistics(self, table: str, keys: AnyArray, timeout: float = LONG) -> dict[str, AnyArray]:
+        """As ParameterServer.statistics; errors as pull."""
+        return self.parts.reads.statistics(table, keys, timeout)
+
     def num_rows(self, table: str, timeout: float = LONG) -> int:
         """As ParameterServer.num_rows."""
         return self.parts.reads.num_rows(table, timeout)
 
     def items(
-        self, table: str, batch: int = 65536, state: bool = False, timeout: float = LONG
+        self,
+        table: str,
+        batch: int = 65536,
+        state: bool = False,
+        timeout: float = LONG,
+        statistics: bool = False,
     ) -> Iterator[tuple[HostArray, ...]]:
         """As ParameterServer.items."""
-        return self.parts.reads.items(table, batch, state, timeout)
+        return self.parts.reads.items(table, batch, state, timeout, statistics)
 
     def digest(self, table: str, timeout: float = LONG) -> tuple[int, int]:
         """(low, high): two sums over the table's rows as they are at one moment.

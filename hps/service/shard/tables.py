@@ -51,7 +51,7 @@ class ShardTables:
 
 
 def _check_same(stored: TableConfig, asked: TableConfig) -> None:
-    for part in ("dim", "optimizer", "initializer"):
+    for part in ("dim", "optimizer", "initializer", "statistics"):
         old, new = getattr(stored, part), getattr(asked, part)
         is_same = old == new
         if part == "optimizer" and type(old) is type(new):

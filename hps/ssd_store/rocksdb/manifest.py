@@ -131,6 +131,9 @@ class RocksDbManifest:
             OSError: the old or the new one stands, whole.
         """
         fields = asdict(self)
+        for table in fields["tables"]:
+            if not table["statistics"]:
+                del table["statistics"]  # so that an hps of before there were any reads it
         named = {_CHECKPOINTS if name == "checkpoints" else name: fields[name] for name in fields}
         body = json.dumps(named, separators=(",", ":")).encode()
         replace_durably(path / ROCKSDB_MANIFEST, _head(body) + b"\n" + body)
@@ -232,7 +235,7 @@ def _initializer(table: TableSchema) -> str:
 
 def _compare(stored: TableSchema, asked: TableSchema) -> None:
     subject = f"table {asked.name!r}"
-    for field in ("dim", "optimizer", "row_bytes"):
+    for field in ("dim", "optimizer", "statistics", "row_bytes"):
         if getattr(stored, field) != getattr(asked, field):
             raise _mismatch(subject, field, getattr(stored, field), getattr(asked, field))
     if (stored.initializer, stored.numbers) != (asked.initializer, asked.numbers):

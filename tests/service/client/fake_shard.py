@@ -11,6 +11,7 @@ import numpy as np
 
 import hps
 from hps.errors import GapError
+from hps.service.shard.answers import PushStep
 from hps.service.shard.shard import Applied, Identity, Terms
 from hps.update_log import Marks
 
@@ -29,6 +30,7 @@ class FakeShard:
             hps.TableConfig(name=name, dim=DIM, features=[name]) for name in names or ("ads",)
         ]
         self.index, self.count, self.lineage, self.seed = 0, 1, "0", 0
+        self.period = 0
         self.is_dead = False
         self.before: Callable[[str], object] = lambda verb: None
         self.mark = 0
@@ -51,7 +53,7 @@ class FakeShard:
         return np.array([(table, key) in self._rows for key in keys.tolist()], bool)
 
     def items(
-        self, table: str, batch: int, state: bool, timeout: float
+        self, table: str, batch: int, state: bool, timeout: float, statistics: bool
     ) -> Iterator[tuple[Any, ...]]:
         self.before("items")
         keys = sorted(key for name, key in self._rows if name == table)
@@ -63,7 +65,7 @@ class FakeShard:
         return len([key for name, key in self._rows if name == table])
 
     def push(
-        self, identity: Identity, table: str, keys: Any, grads: Any, *, lr: Any, terms: Terms
+        self, identity: Identity, table: str, keys: Any, grads: Any, step: PushStep, terms: Terms
     ) -> Applied:
         self.before("push")
         with self._lock:
@@ -72,7 +74,7 @@ class FakeShard:
             is_repeat = identity.sequence <= self.mark
             if not is_repeat:
                 self.mark = identity.sequence
-                self.pushed.append((identity, table, keys.copy(), grads.copy(), lr, terms))
+                self.pushed.append((identity, table, keys.copy(), grads.copy(), step.lr, terms))
                 for key, grad in zip(keys.tolist(), grads, strict=True):
                     self._rows[table, key] = self._row(table, key) + grad
             return Applied(Marks(self.mark, self.mark, 0), is_repeat)

@@ -122,3 +122,19 @@ def test_map_refuses_what_it_cannot_divide() -> None:
             ShardMap(count)
     with pytest.raises(hps.ConfigError, match="hash"):
         ShardMap(1, hash="md5")
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("length", [0, 1, 5000])
+def test_occurrences_and_clicks_are_counted_by_key(count: int, length: int) -> None:
+    keys = random_keys(count, length, 900)
+    labels = np.random.default_rng(count).integers(0, 2, length).astype(np.uint8)
+    plan = make_plan(count, keys)
+    for given in (labels, None):
+        shows, clicks = plan.count(given)
+        assert shows.dtype == clicks.dtype == np.uint32
+        clicked = keys[labels == 1] if given is not None else keys[:0]
+        for key, show, click in zip(plan.unique_keys, shows, clicks, strict=True):
+            assert show == (keys == key).sum() and click == (clicked == key).sum()
+    with pytest.raises(ValueError, match="labels"):
+        plan.count(np.zeros(length + 1, np.uint8))

@@ -161,16 +161,9 @@ def test_table_is_made_on_all_shards_and_a_differing_one_refused(tmp_path: Path)
         assert client.tables == {"ads": ADS}
         with pytest.raises(RemoteError, match="FAILED_PRECONDITION"):
             client.create_table(hps.TableConfig(name="ads", dim=9))
-        with pytest.raises(ConfigError, match="a service does not count them yet"):
-            client.create_table(hps.TableConfig(name="more", dim=8, statistics=True))
-        assert list(client.tables) == ["ads"]
-        for verb in (
-            lambda: client.period,
-            client.advance_period,
-            lambda: client.statistics("ads", EDGES),
-        ):
-            with pytest.raises(ConfigError, match=r"over servers: only hps\.ParameterServer has"):
-                verb()
+        assert client.create_table(hps.TableConfig(name="more", dim=8, statistics=True))
+        with pytest.raises(RemoteError, match="its statistics is True, requested is False"):
+            client.create_table(hps.TableConfig(name="more", dim=8))
         client.push("ads", EDGES, np.ones((6, 8), np.float32))
         assert client.num_rows("ads") == 4
 

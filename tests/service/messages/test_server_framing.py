@@ -16,7 +16,8 @@ from hps.service.messages.framing import MAX_FIELDS, MAX_HEAD_BYTES, Frame, Fram
 from hps.service.messages.in_place import Outgoing
 from hps.v1.parameter_server_pb2 import Identity, PullReply, PullRequest, PushRequest
 
-PUSH = Frame(PushRequest, (14, 15))
+ARRAYS = ("shows", "clicks", "keys", "grads")
+PUSH = Frame(PushRequest, (10, 11, 14, 15))
 PULL = Frame(PullRequest, (15,))
 KEYS = st.lists(st.integers(0, 2**64 - 1), max_size=20)
 UNKNOWN = [
@@ -37,6 +38,8 @@ def pushes() -> SearchStrategy[PushRequest]:
         wire=st.integers(0, 3),
         dim=st.integers(0, 2**32 - 1),
         padding=st.lists(st.binary(max_size=9), max_size=2),
+        shows=st.binary(max_size=12),
+        clicks=st.just(b"") | st.binary(max_size=12),
         keys=KEYS.map(lambda keys: np.array(keys, np.uint64).tobytes()),
         grads=st.binary(max_size=64),
     )
@@ -58,8 +61,8 @@ def encoded_fields(message: PushRequest) -> list[bytes]:
 def head_of(message: PushRequest) -> PushRequest:
     head = PushRequest()
     head.CopyFrom(message)
-    head.ClearField("keys")
-    head.ClearField("grads")
+    for name in ARRAYS:
+        head.ClearField(name)
     return head
 
 
@@ -82,12 +85,12 @@ def test_fields_are_read_in_any_order_with_unknown_ones_between(
 def test_what_is_joined_is_read_by_the_generated_code(message: PushRequest) -> None:
     head = head_of(message)
     head.ClearField("padding")
-    joined = PUSH.join(head, [message.keys, message.grads])
+    joined = PUSH.join(head, [getattr(message, name) for name in ARRAYS])
     parsed = PushRequest.FromString(joined)
     parsed.ClearField("padding")
     message.ClearField("padding")
     assert parsed == message
-    assert [first % 8 for first, _ in PUSH.split(joined).places.values()] == [0, 0]
+    assert all(first % 8 == 0 for first, _ in PUSH.split(joined).places.values())
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -161,7 +164,7 @@ def test_malformed_messages_are_refused_without_allocating(data: bytes, words: s
 
 def test_arrays_are_views_where_they_are_aligned_and_copies_where_not() -> None:
     keys, grads = np.arange(5, dtype=np.uint64), np.ones(15, np.float32)
-    data = PUSH.join(PushRequest(table="ads"), [keys, grads])
+    data = PUSH.join(PushRequest(table="ads"), [b"", b"", keys, grads])
     incoming = PUSH.split(data)
     assert not incoming.array(14, np.uint64, "keys").flags.owndata
     assert not incoming.array(15, np.float32, "grads").flags.owndata

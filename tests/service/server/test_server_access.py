@@ -88,6 +88,8 @@ DENIED = [
     (READER, "Flush", pb.FlushRequest(ack=pb.LOGGED), "PERMISSION_DENIED", "write"),
     (WRITER, "Restore", pb.RestoreRequest(prepare=True), "PERMISSION_DENIED", "admin"),
     (WRITER, "CheckpointState", pb.CheckpointStateRequest(), "PERMISSION_DENIED", "read"),
+    (WRITER, "AdvancePeriod", pb.AdvancePeriodRequest(), "PERMISSION_DENIED", "admin"),
+    (WRITER, "Statistics", pb.StatisticsRequest(table="users"), "PERMISSION_DENIED", "read"),
     (READER, "DeleteCheckpoint", pb.DeleteCheckpointRequest(), "PERMISSION_DENIED", "admin"),
 ]
 

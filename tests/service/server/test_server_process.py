@@ -277,16 +277,19 @@ def test_a_table_is_described_in_one_flag() -> None:
     table = parse_table(text)
     assert table.optimizer == hps.Adam(lr=0.01, betas=(0.8, 0.999))
     assert table.initializer == hps.Uniform(low=-0.1, high=0.1) and table.features == ("C1", "C2")
+    assert parse_table("name=a,dim=4,statistics=true").statistics
+    assert parse_table("name=b,dim=2,statistics=false") == hps.TableConfig(name="b", dim=2)
     assert parse_table("name=b,dim=2") == hps.TableConfig(name="b", dim=2)
 
 
 @pytest.mark.parametrize(
     "text",
     ["name=a,dim=inf", "name=a,dim=-1", "name=a,dim=1e99", "name=a,dim=9999", "name=a,dim=2.5",
-     "name=a,dim=4,share=nan", "name=a,dim=4,share=1e999", "name=a,dim=4,lr=nan"],
+     "name=a,dim=4,share=nan", "name=a,dim=4,share=1e999", "name=a,dim=4,lr=nan",
+     "name=a,dim=4,statistics=1"],
 )  # fmt: skip
 def test_a_number_of_a_table_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(hps.ConfigError, match=r"dim|share|lr"):
+    with pytest.raises(hps.ConfigError, match=r"dim|share|lr|statistics= must be one of"):
         parse_table(text)
 
 

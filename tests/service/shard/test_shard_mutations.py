@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 import hps
+from hps.common.occurrences import Occurrences
+from hps.common.row_layout import Statistics
 from hps.errors import DeadlineError, FencedError, GapError, NonFiniteError
 from hps.parameter_server.server import ParameterServer
 from hps.service.shard import mutations
+from hps.service.shard.answers import PushStep, RowState
 from hps.service.shard.shard import Ack, Identity, Shard, Terms
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard.shard_lab import Death, ShardLab, hps_config
@@ -193,7 +196,7 @@ def test_a_session_that_was_dropped_and_comes_again_is_the_same_after_a_kill(
         (hps.ConfigError, "none", 3, {}),
         (hps.ConfigError, "sgd", 3, {"grads": np.ones((3, 5), np.float32)}),
         (hps.ConfigError, "sgd", 3, {"grads": np.ones((3, 4))}),
-        (hps.ConfigError, "sgd", 3, {"lr": float("nan")}),
+        (hps.ConfigError, "sgd", 3, {"step": PushStep(float("nan"))}),
         (hps.CapacityError, "sgd", 500, {}),
     ],
 )
@@ -280,7 +283,9 @@ STREAM = 70
 
 def _tables() -> list[hps.TableConfig]:
     return [
-        hps.TableConfig(name="adam", dim=3, optimizer=hps.Adam(lr=0.01), features=["a"]),
+        hps.TableConfig(
+            name="adam", dim=3, optimizer=hps.Adam(lr=0.01), features=["a"], statistics=True
+        ),
         hps.TableConfig(name="ftrl", dim=3, optimizer=hps.FTRL(lr=0.1, l1=0.01), features=["f"]),
     ]
 
@@ -291,15 +296,27 @@ def _mutation(seed: int, number: int) -> tuple[str, str, dict[str, Any]]:
     table = ["adam", "ftrl"][number % 2]
     state_floats = {"adam": 8, "ftrl": 6}[table]
     keys = random_keys(chance, 40, 300)
-    verb = ["push", "push", "push", "assign", "erase", "create"][chance.integers(6)]
+    verb = ["push", "push", "push", "assign", "erase", "create", "period"][chance.integers(7)]
+    if verb == "period":
+        return verb, table, {"to": number}
     if verb == "push":
         lr = float(chance.choice([0.01, 0.05, 0.3]))
-        return verb, table, {"keys": keys, "grads": random_floats(chance, 40, 3), "lr": lr}
+        shows = chance.integers(1, 9, 40, np.uint32)
+        clicks = chance.integers(0, shows + 1, dtype=np.uint32)
+        several = Occurrences(shows, clicks)
+        labelled = Occurrences(None, np.minimum(clicks, 1))
+        step = PushStep(lr, [several, labelled, None][chance.integers(3)])
+        return verb, table, {"keys": keys, "grads": random_floats(chance, 40, 3), "step": step}
     if verb == "assign":
         state = np.abs(random_floats(chance, 40, state_floats)) if number % 4 < 2 else None
         if state is not None and table == "adam":
             state[:, :2] = np.minimum(state[:, :2], 1.0)  # 1 - beta^t
-        return verb, table, {"keys": keys, "rows": random_floats(chance, 40, 3), "state": state}
+        counted = None
+        if table == "adam" and chance.integers(2):
+            show = chance.integers(0, 2**25, 40).astype(np.float32)
+            counted = Statistics(show, show // 2, chance.integers(0, 1, 40))
+        beside = RowState(state, counted)
+        return verb, table, {"keys": keys, "rows": random_floats(chance, 40, 3), "beside": beside}
     return verb, table, {"keys": keys}
 
 
@@ -308,10 +325,27 @@ def _feed(server: ParameterServer, seed: int, number: int) -> None:
     if verb == "create":
         server.pull(table, given["keys"], create=True)
         return
-    lr, before = given.pop("lr", None), server.learning_rates[table]
-    server.learning_rates[table] = lr or before
-    getattr(server, verb)(table, **given)
-    server.learning_rates[table] = before
+    if verb == "period":
+        server.advance_period(given["to"])
+    elif verb == "push":
+        step, before = given.pop("step"), server.learning_rates[table]
+        server.learning_rates[table] = step.lr
+        server.parts.rows.push(table, **given, occurrences=step.occurrences)
+        server.learning_rates[table] = before
+    elif verb == "assign":
+        beside = given.pop("beside")
+        counted = None if beside.statistics is None else beside.statistics._asdict()
+        server.assign(table, **given, state=beside.state, statistics=counted)
+    else:
+        getattr(server, verb)(table, **given)
+
+
+def _apply(shard: Shard, identity: Identity, seed: int, number: int) -> None:
+    verb, table, given = _mutation(seed, number)
+    if verb == "period":
+        shard.advance_period(identity, given["to"])
+    else:
+        getattr(shard, verb)(identity, table, **given)
 
 
 def _digests(server: Any) -> list[str]:
@@ -351,13 +385,14 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
     print(f"seed {seed}")
     (tmp_path / "plain").mkdir()
     lab = ShardLab(tmp_path, seed, gpu=gpu, log_bytes=15_000)
-    lab.config = hps_config(lab.config, tables=_tables(), dram=hps.DramCacheConfig(bytes=26_000))
+    lab.config = hps_config(lab.config, tables=_tables(), dram=hps.DramCacheConfig(bytes=30_000))
     plain = hps_config(lab.config, path=tmp_path / "plain" / "store", gpu=None)
     with ParameterServer(plain) as server:
         expected = [_digests(server)]
         for number in range(1, STREAM + 1):
             _feed(server, seed, number)
             expected.append(_digests(server))
+        period = server.period
     chance, mark, openings, replayed = random.Random(seed), 0, 0, 0
     checkpoints = kept = 0
     while mark < STREAM:
@@ -370,8 +405,7 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
             replayed += shard.stats()["service"]["records_replayed"]
             assert _digests(shard) == expected[mark]
             while mark < STREAM:
-                verb, table, given = _mutation(seed, mark + 1)
-                getattr(shard, verb)(session.next(), table, **given)
+                _apply(shard, session.next(), seed, mark + 1)
                 mark += 1
         except Death:
             pass
@@ -379,6 +413,7 @@ def test_a_stream_of_mutations_gives_the_rows_of_a_plain_server_whenever_the_sha
     shard = lab.open()
     assert _digests(shard) == expected[STREAM]
     assert openings > 3 and replayed > 10 and checkpoints > 0
+    assert shard.period == period > 0
     shard.close()
 
 

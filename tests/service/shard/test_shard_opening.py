@@ -300,37 +300,17 @@ def test_the_engine_rocksdb_can_be_served_too(tmp_path: Path) -> None:
     shard.close()
 
 
-def test_a_store_that_counts_is_not_served_and_stays_as_it_is(tmp_path: Path) -> None:
-    table = hps.TableConfig(name="ads", dim=4, statistics=True)
-    new = hps.Config(path=tmp_path / "new", tables=[table])
-    with pytest.raises(hps.ConfigError, match="statistics=True, but a service does not count"):
-        Shard(new)
-    assert not (tmp_path / "new").exists()
-    config = hps.Config(path=tmp_path / "store", tables=[table])
-    with hps.ParameterServer(config) as server:
-        server.push("ads", KEYS, ones())
-    before = sorted(path.name for path in config.path.iterdir())
-    for place in (config, StoreLocation(path=config.path)):
-        with pytest.raises(hps.ConfigError, match="a service does not count them yet"):
-            Shard(place)
-    assert sorted(path.name for path in config.path.iterdir()) == before
-    with hps.ParameterServer(config) as server:
-        assert server.advance_period() == 1
-
-
-def test_a_served_store_takes_no_table_that_counts_and_no_new_period(tmp_path: Path) -> None:
+def test_an_embedded_server_goes_on_with_the_period_of_a_served_store(tmp_path: Path) -> None:
     config = hps.Config(path=tmp_path / "store", tables=[hps.TableConfig(name="ads", dim=4)])
     with hps.ParameterServer(config) as server:
         server.advance_period(4)
     shard = Shard(config)
-    try:
-        with pytest.raises(hps.ConfigError, match="a service does not count them yet"):
-            shard.create_table(hps.TableConfig(name="more", dim=4, statistics=True))
-        assert [table.name for table in shard.tables] == ["ads"]
-        shard.checkpoint("served")
-    finally:
-        shard.close()
+    session = Session(shard)
+    shard.advance_period(session.next(), 6)
+    shard.close(checkpoint=False)  # the log has it
     with hps.ParameterServer(config) as server:
-        assert server.period == 4  # in the checkpoints of a service, too
-        with pytest.raises(hps.ConfigError, match="is a served store"):
-            server.advance_period()
+        assert server.period == 6
+        assert server.advance_period() == 7
+    shard = Shard(config)
+    assert shard.period == 7
+    shard.close()

@@ -1,0 +1,76 @@
+"""PeriodVerbs: the period that all ranks count in, and what rows have counted, wherever they lie.
+
+Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it:
+exchanges.py, the control channel, the rank's own server. A period begins on all ranks or none:
+every rank looks first whether it can, and none begins before all have.
+"""
+
+import numpy as np
+import torch
+
+from hps.cluster.exchanges import Exchanges
+from hps.cluster.world.together import Together
+from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
+from hps.errors import ConfigError
+from hps.parameter_server.periods import refuse_uncounted
+from hps.parameter_server.server import ParameterServer
+
+_NAMES = ("show", "click", "last_period", "dies_at")
+
+
+class PeriodVerbs:
+    """Advance_period, statistics.
+
+    Args:
+        local: the server of this rank.
+        together: all ranks.
+        exchanges: of keys between them.
+    """
+
+    def __init__(self, local: ParameterServer, together: Together, exchanges: Exchanges) -> None:
+        self._local = local
+        self._together = together
+        self._exchanges = exchanges
+
+    def advance(self, to: int | None) -> int:
+        """As `ClusterParameterServer.advance_period`."""
+        if self._together.is_alone:
+            return self._local.advance_period(to)
+        what, periods = "advance_period", self._local.parts.periods
+        target = self._together.agreed(what, lambda: periods.check(to))
+        targets = self._together.world.control.gather(target)
+        if any(one != target for one in targets):
+            refusal = ConfigError(
+                f"advance_period: the ranks would begin periods {targets} (by rank); run the same "
+                "program on every rank"
+            )
+            refusal.is_shared = True
+            raise refusal
+        return self._together.agreed(what, lambda: self._local.advance_period(target))
+
+    def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
+        """As `ClusterParameterServer.statistics`."""
+        refuse_uncounted(self._exchanges.table(table), "statistics")
+        array = on_host(as_keys(keys, self._local.device))
+        exchanged = self._exchanges.swap_keys({table: array})[table]
+        found = self._together.agreed(
+            f"statistics of table {table!r}",
+            lambda: self._local.statistics(table, exchanged.received),
+        )
+        # float32 of the counts, int64 of the periods: each in a column of eight bytes.
+        columns = [as_numpy(found[name], name) for name in _NAMES]
+        whole = np.zeros((len(exchanged.received), len(_NAMES)), np.int64)
+        for place, column in enumerate(columns):
+            whole[:, place] = column.view(np.int32) if column.itemsize == 4 else column
+        own = exchanged.own
+        came = self._together.world.control.exchange(
+            torch.from_numpy(whole), exchanged.counts, own.counts
+        )
+        mine = came.numpy()[own.places("cpu").numpy()]
+        told = {}
+        for place, (name, column) in enumerate(zip(_NAMES, columns, strict=True)):
+            part = np.ascontiguousarray(mine[:, place])
+            if column.itemsize == 4:
+                part = part.astype(np.int32).view(np.float32)
+            told[name] = like(part, keys)
+        return told
