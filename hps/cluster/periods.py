@@ -36,8 +36,8 @@ class PeriodVerbs:
         """As `ClusterParameterServer.advance_period`."""
         if self._together.is_alone:
             return self._local.advance_period(to)
-        what, periods = "advance_period", self._local.parts.periods
-        target = self._together.agreed(what, lambda: periods.check(to))
+        what = "advance_period"
+        target = self._together.agreed(what, lambda: self._check(to))
         targets = self._together.world.control.gather(target)
         if any(one != target for one in targets):
             refusal = ConfigError(
@@ -47,6 +47,17 @@ class PeriodVerbs:
             refusal.is_shared = True
             raise refusal
         return self._together.agreed(what, lambda: self._local.advance_period(target))
+
+    def _check(self, to: int | None) -> int:
+        """The period that this rank would begin. A pass by other rules may fail on one rank after
+        another has made it, so that there is none."""
+        if changed := self._local.parts.periods.changed():
+            raise ConfigError(
+                f"advance_period: the config has other rules of tables {sorted(changed)} than the "
+                "store, and over ranks they cannot change; give the stored TableConfig.expiry, or "
+                "`hps reshard` the folder to one rank, change them there and divide it again"
+            )
+        return self._local.parts.periods.check(to)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As `ClusterParameterServer.statistics`."""

@@ -53,6 +53,11 @@ class Periods:
         with tables.updates, tables.lock:
             return self._target(to)
 
+    def changed(self) -> list[str]:
+        """Tables whose config has other rules than are in force."""
+        with self._tables.lock:
+            return list(changed_rules(self._tables.configs, self._tables.rules))
+
     def begin(self, period: int) -> None:
         """The store is at that period from now on, and rows die as before. Within the updates."""
         self._begin(period, {}, allow_empty=True)

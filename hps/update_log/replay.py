@@ -110,10 +110,10 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
-        if new.expiry is not None:
+        if new.expiry != old.expiry:
             raise ConfigError(
-                f"table {old.name!r}: expiry={new.expiry!r}, and updates are in the log and still "
-                "to be applied, which were made while no row died; open the store once with "
+                f"table {old.name!r}: expiry={new.expiry!r} was {old.expiry!r} when the updates "
+                "were made that are in the log and still to be applied; open the store once with "
                 "hps.open(path, read_only=False) and leave its `with` block, then change it"
             )
         for name, value in vars(old.optimizer).items():

@@ -215,20 +215,3 @@ def test_tables_that_count_are_stepped_together(tmp_path: Path) -> None:
                 np.add.at(click, of.astype(np.int64), clicks[place])
         recount += [show.tolist(), click.tolist()]
     assert successes(run_ranks(3, body)) == [recount] * 3
-
-
-def test_rows_that_die_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    mortal = hps.TableConfig(name="mortal", dim=4, expiry=hps.Expiry(unseen=3))
-
-    def body(world: LocalWorld) -> Any:
-        return hps.ClusterParameterServer(hps.Config(path=tmp_path / "s", tables=[mortal]), world)
-
-    for failed in run_ranks(2, body):
-        assert isinstance(failed, Failure) and isinstance(failed.error, hps.ConfigError)
-        assert "rows of ranks do not die yet" in str(failed.error)
-    assert not (tmp_path / "s").exists()
-    with hps.ParameterServer(hps.Config(path=tmp_path / "one", tables=[mortal])) as server:
-        server.push("mortal", KEYS, ONES)
-    with pytest.raises(hps.ConfigError, match="rows of table 'mortal' die"):
-        reshard(tmp_path / "one", tmp_path / "made", 2)
-    assert not (tmp_path / "made").exists()

@@ -15,15 +15,18 @@ PERIODS = 6
 EXPIRY = hps.Expiry(unseen=2, min_score=0.9, decay=0.7, nonclick=0.3, click=1.0)
 
 
+def tables(expiry: hps.Expiry | None = EXPIRY) -> list[hps.TableConfig]:
+    features = [f"a{place}" for place in range(FEATURES)]
+    return [
+        hps.TableConfig(name="ads", dim=DIM, features=features, expiry=expiry),
+        hps.TableConfig(name="users", dim=DIM, features=["u"]),
+    ]
+
+
 def run(path: Path, depth: int = 0, *, compacts: bool = False, **changes: Any) -> dict[str, Any]:
     """Trains several periods; rows and digest at the end of each, the counts of the last, and how
     many rows died and were evicted."""
-    features = [f"a{place}" for place in range(FEATURES)]
-    tables = [
-        hps.TableConfig(name="ads", dim=DIM, features=features, expiry=EXPIRY),
-        hps.TableConfig(name="users", dim=DIM, features=["u"]),
-    ]
-    config = hps.Config(path=path, tables=tables, **{"threads": 1, **changes})
+    config = hps.Config(path=path, tables=tables(), **{"threads": 1, **changes})
     seen: dict[str, Any] = {"rows": [], "digests": [], "deaths": 0}
     with hps.ParameterServer(config) as server:
         embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hps.checkpoint.blobs import MODEL, PERIOD, RATES, READER, TABLES, described_tables
+from hps.checkpoint.blobs import MODEL, PERIOD, RATES, READER, TABLES
 from hps.checkpoint.dense_mark import DENSE
 from hps.cluster.folder.targets import Target
 from hps.cluster.world.agreement import agree
@@ -185,12 +185,6 @@ def _open_source(source: Source) -> RowTier:
     try:
         if source.part is not None:
             source.part.check(store)
-        blobs = store.extras(source.checkpoint, (TABLES,))
-        if mortal := {table.name for table in described_tables(blobs) if table.expiry is not None}:
-            raise ConfigError(
-                f"{source.folder}: the rows of table {min(mortal)!r} die, and those of ranks do "
-                "not yet: it is a store of one process alone"
-            )
         return store
     except BaseException:
         store.close()

@@ -177,7 +177,7 @@ class TableVerbs:
     def create_table(self, table: TableConfig) -> bool:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
-        refuse_expiry([table], "rows of a service do not die yet")
+        refuse_expiry([table], "create_table over servers makes none whose rows die yet")
         if table.statistics:
             self._shards.periods("create_table with statistics")  # of which an older hps has none
         request = pb.CreateTableRequest(table=to_message(table))

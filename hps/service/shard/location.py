@@ -17,7 +17,6 @@ from hps.config import (
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
-    refuse_expiry,
 )
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
@@ -33,7 +32,6 @@ class ServedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_expiry(self.tables, "rows of a service do not die yet")
 
 
 @dataclass(frozen=True, kw_only=True)

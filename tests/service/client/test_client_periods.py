@@ -21,7 +21,6 @@ from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
 from hps.service.server.server import Server, ServerOptions
-from hps.service.shard.location import StoreLocation
 from hps.service.shard.shard import Shard
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import Service, service
@@ -331,25 +330,7 @@ def test_messages_say_what_keys_stand_for(tmp_path: Path) -> None:
         channel.close()
 
 
-def test_a_table_whose_rows_die_is_refused_before_anything_is_written(
-    servers: Service, tmp_path: Path
-) -> None:
-    mortal = hps.TableConfig(name="mortal", dim=4, features=["m"], expiry=hps.Expiry(unseen=3))
-    with servers.client() as client:
-        with pytest.raises(ConfigError, match=r"'mortal' has expiry.*rows of a service do not die"):
-            client.create_table(mortal)
-        assert set(client.tables) == {"ads", "plain"}
-    config = hps.Config(path=tmp_path / "new", tables=[mortal])
-    with pytest.raises(ConfigError, match=r"'mortal' has expiry.*rows of a service do not die"):
-        Shard(config)
-    assert not config.path.exists()
-    with hps.ParameterServer(config) as server:
-        server.push("mortal", KEYS, ONES)
-    with pytest.raises(ConfigError, match="rows of a service do not die"):
-        Shard(StoreLocation(path=config.path))
-
-
-def test_rows_do_not_die_while_a_log_waits(tmp_path: Path) -> None:
+def test_rules_stay_while_a_log_waits(tmp_path: Path) -> None:
     table = hps.TableConfig(name="ads", dim=4, statistics=True)
     config = hps.Config(path=tmp_path / "store", tables=[table])
     shard = Shard(config)
@@ -357,7 +338,7 @@ def test_rows_do_not_die_while_a_log_waits(tmp_path: Path) -> None:
     shard.push(hps.update_log.Identity("a", opened.incarnation, 1), "ads", KEYS, ONES)
     shard.close(checkpoint=False)
     mortal = replace(config, tables=[replace(table, expiry=hps.Expiry(unseen=3))])
-    with pytest.raises(ConfigError, match=r"'ads': expiry=.*updates are in the log"):
+    with pytest.raises(ConfigError, match=r"'ads': expiry=.*that are in the log"):
         hps.ParameterServer(mortal)
     with hps.ParameterServer(config) as server:
         server.checkpoint()
