@@ -14,13 +14,18 @@
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
 #include "bindings/translate.h"
-#include "dram_cache/table_batch.h"
+#include "dram_cache/dram_cache.h"
+#include "gpu_cache/gpu_cache.h"
+#include "table_batch/table_batch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace hps {
 namespace {
+
+using DramRows = RowsIn<DramCache, BatchPlan>;
+using GpuRows = RowsIn<GpuCache, GpuPlan>;
 
 using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // float32, or the bits of bfloat16 as int16: numpy has no such numbers.
@@ -102,8 +107,7 @@ Array Cast(nb::handle value, const char* what) {
 // A batch, and the arrays that it has not copied yet.
 class Handle {
  public:
-  Handle(const std::vector<DramCache*>& caches, TableCounts* counts)
-      : batch_(Checked(caches, *counts), counts) {}
+  Handle(const nb::list& caches, TableCounts* counts) : batch_(RowsOf(caches, *counts), counts) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
@@ -269,15 +273,25 @@ class Handle {
     std::vector<Vector<const float>> weights;
   };
 
-  static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches,
-                                                const TableCounts& counts) {
-    CheckShape(!caches.empty(), "a cache is needed");
+  static std::vector<std::unique_ptr<TableRows>> RowsOf(const nb::list& caches,
+                                                        const TableCounts& counts) {
+    CheckShape(caches.size() > 0, "a cache is needed");
     CheckShape(counts.hits.size() == caches.size(), "counts of each table are needed");
-    for (const DramCache* cache : caches) {
-      CheckShape(cache != nullptr && cache->pool() == caches[0]->pool(),
+    std::vector<std::unique_ptr<TableRows>> rows;
+    for (const nb::handle cache : caches) {
+      DramCache* dram = nullptr;
+      GpuCache* gpu = nullptr;
+      if (nb::try_cast(cache, dram, false) && dram != nullptr) {
+        rows.push_back(std::make_unique<DramRows>(dram));
+      } else if (nb::try_cast(cache, gpu, false) && gpu != nullptr) {
+        rows.push_back(std::make_unique<GpuRows>(gpu));
+      } else {
+        CheckShape(false, "DramCaches or GpuCaches are needed");
+      }
+      CheckShape(rows.back()->pool() == rows[0]->pool(),
                  "caches that share their threads are needed");
     }
-    return caches;
+    return rows;
   }
   static Weights WeightsOf(nb::handle weights) {
     if (weights.is_none()) return {};
@@ -291,7 +305,7 @@ class Handle {
     CheckStage(TableBatch::Stage::kTaken);
     for (size_t table = 0; table < batch_.num_tables(); ++table) {
       CheckShape(!batch_.is_refused(table) &&
-                     batch_.plan(table)->num_occurrences() == batch_.num_keys(table),
+                     batch_.rows(table)->num_occurrences() == batch_.num_keys(table),
                  "keys that were taken, and not refused, are needed");
     }
   }
@@ -307,7 +321,7 @@ class Handle {
                "float32 or bfloat16 [B, width] is needed");
     for (size_t table = 0; table < places.tables.size(); ++table) {
       const auto num_features = static_cast<int64_t>(places.tables[table].columns.size());
-      CheckShape(batch_.cache(table)->layout().dim == places.dims[table] &&
+      CheckShape(batch_.rows(table)->layout().dim == places.dims[table] &&
                      batch_.num_bags(table) == num_features * batch_.num_examples(),
                  "places of each feature are needed");
     }
@@ -333,6 +347,15 @@ class Handle {
   TableBatch batch_;
   Kept kept_;
 };
+
+// The plan of a table's keys, which keeps the batch alive.
+nb::object PlanOf(nb::handle batch, TableRows* rows) {
+  constexpr auto kPolicy = nb::rv_policy::reference_internal;
+  if (auto* own = dynamic_cast<DramRows*>(rows)) return nb::cast(own->plan(), kPolicy, batch);
+  auto* own = dynamic_cast<GpuRows*>(rows);
+  CheckShape(own != nullptr, "rows of a cache are needed");
+  return nb::cast(own->plan(), kPolicy, batch);
+}
 
 template <class Value>
 auto Copy(const Value* values, int64_t count) {
@@ -369,7 +392,7 @@ void BindTableBatch(nb::module_& module) {
         return taken;
       });
   nb::class_<Handle>(module, "TableBatch")
-      .def(nb::init<const std::vector<DramCache*>&, TableCounts*>(), "caches"_a, "counts"_a,
+      .def(nb::init<const nb::list&, TableCounts*>(), "caches"_a, "counts"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("take_parts", &Handle::TakeParts, "keys"_a, "offsets"_a, "weights"_a, "num_examples"_a)
       .def("take_joint", &Handle::TakeJoint, "keys"_a, "offsets"_a, "weights"_a.none(), "places"_a,
@@ -384,13 +407,15 @@ void BindTableBatch(nb::module_& module) {
       .def("release", &Handle::Release)
       .def(
           "plan",
-          [](Handle& handle, size_t table) { return handle.batch_with(table)->plan(table); },
-          "table"_a, nb::rv_policy::reference_internal)
+          [](nb::handle_t<Handle> self, size_t table) {
+            return PlanOf(self, nb::cast<Handle&>(self).batch_with(table)->rows(table));
+          },
+          "table"_a)
       .def(
           "keys",
           [](Handle& handle, size_t table) {
             TableBatch* batch = handle.taken_with(table);
-            CheckShape(batch->plan(table)->num_occurrences() == batch->num_keys(table),
+            CheckShape(batch->rows(table)->num_occurrences() == batch->num_keys(table),
                        "keys that were taken, and not refused, are needed");
             return Copy(batch->keys(table), batch->num_keys(table));
           },

@@ -92,8 +92,8 @@ class SparseEmbeddings(nn.Module):
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
-    the step. With a gpu_cache as a SparseEmbedding a table; of servers and on ranks, too, but
-    what the tables ask for travels together.
+    the step. With a gpu_cache on a device as a SparseEmbedding a table; of servers and on ranks,
+    too, but what the tables ask for travels together.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
     in this process's DRAM, the module knows its features, and no bag weight requires a gradient;

@@ -56,8 +56,8 @@ class TableGroup:
         try:
             return self._idle.pop()
         except IndexError:
-            caches = [cast("_C.DramCache", stack.cache) for stack in self.stacks]
-            return _C.TableBatch(caches, self._counts)
+            caches = [stack.cache for stack in self.stacks]
+            return _C.TableBatch(cast("list[_C.DramCache]", caches), self._counts)
 
     def give(self, batch: _C.TableBatch) -> None:
         """Nobody uses it any more."""
