@@ -74,8 +74,7 @@ int64_t GpuCacheOver<Launcher>::Pull(const uint64_t* keys, int64_t count, GpuPla
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::PullPooled(const uint64_t* keys, int64_t count,
-                                           const BagsView& bags, GpuPlan* plan,
-                                           OutputValues out) {
+                                           const BagsView& bags, GpuPlan* plan, OutputValues out) {
   MakePlan(keys, count, plan);
   const int64_t num_missing = Find(plan, 0, -1);
   if (num_missing == 0) Pool(plan, bags, out);
@@ -98,8 +97,7 @@ int64_t GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count
   SumUp(args.batch.missing_ranks, size);
   launcher.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
   launcher.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
-  launcher.any(args_.clock->num_swept,
-                [args](auto group, int64_t i) { SweepOne(group, args, i); });
+  launcher.any(args_.clock->num_swept, [args](auto group, int64_t i) { SweepOne(group, args, i); });
   const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
   plan->epoch = epoch_;
@@ -127,8 +125,7 @@ void GpuCacheOver<Launcher>::RunRounds(const Launcher& launcher, ReserveArgs arg
     args.round = round.number;
     args.grouping = round.grouping;
     if (round.groups) {
-      launcher.any(args.bound,
-                   [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
+      launcher.any(args.bound, [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
       launcher.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
       launcher.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
     }
@@ -151,7 +148,7 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   launcher.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
   if (plan->numbers().refused) {
     launcher.one(plan->window_size(),
-                  [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
+                 [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
     return false;
   }
   launcher.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
@@ -194,7 +191,7 @@ void GpuCacheOver<Launcher>::Fill(GpuPlan* plan, const uint8_t* rows, const uint
   const int64_t num_missing = plan->num_missing();
   const FillArgs args = {args_, plan->batch(), rows, found, num_missing, create, lr};
   launcher.rows(args_.dim, num_missing,
-                 [args](auto group, int64_t i) { FillRowOne(group, args, i); });
+                [args](auto group, int64_t i) { FillRowOne(group, args, i); });
   plan->state = GpuPlan::State::kPinned;
 }
 
@@ -227,9 +224,8 @@ void GpuCacheOver<Launcher>::Pool(GpuPlan* plan, const BagsView& bags, OutputVal
 }
 
 template <class Launcher>
-int64_t GpuCacheOver<Launcher>::SumHere(const uint64_t* keys, int64_t count,
-                                        const float* gradients, float lr, GpuPlan* plan,
-                                        int64_t* worst) {
+int64_t GpuCacheOver<Launcher>::SumHere(const uint64_t* keys, int64_t count, const float* gradients,
+                                        float lr, GpuPlan* plan, int64_t* worst) {
   MakePlan(keys, count, plan);
   const int64_t num_missing = Find(plan, 0, -1);
   *worst = num_missing == 0 ? SumGradients(plan, gradients) : -1;
@@ -261,7 +257,7 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
   const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr};
   const auto attempt = [&]<OptimizerKind kKind>() {
     launcher.rows(args_.dim, args.bound,
-                   [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
+                  [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
   };
   WithKind(args_.kind, attempt);
   const uint32_t culprit = plan->numbers().culprit;
@@ -283,8 +279,7 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   if (!args_.table.has_statistics()) return;
   const CountUpdateArgs counts = {args_,         plan->batch(),  &failure_,
                                   plan->shows(), plan->clicks(), plan->window_size()};
-  launcher.one(counts.bound,
-                [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
+  launcher.one(counts.bound, [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
 }
 
 }  // namespace hps

@@ -4,9 +4,9 @@
 // Above it: batch_verbs_body.h. Below it: csrc/batch, host_launcher.h. A device numbers keys
 // occurrence by occurrence in a table that all lanes share (deduplicate.h), pools bag by bag
 // (moves.h) and sums run by run (updates.h), at random places of memory; a thread of the host would
-// wait for each of them, and for branches that cannot be foreseen. What comes out is the same: keys in order of first
-// occurrence, and the same additions in the same order. Tests hold the device's text, on emulated
-// lanes and under the CUDA cache's launcher, to these results.
+// wait for each of them, and for branches that cannot be foreseen. What comes out is the same: keys
+// in order of first occurrence, and the same additions in the same order. Tests hold the device's
+// text, on emulated lanes and under the CUDA cache's launcher, to these results.
 #pragma once
 
 #include "gpu_cache/gpu_plan.h"
@@ -54,9 +54,8 @@ inline void PoolBags(const HostLauncher& launcher, const CacheArgs& cache, const
                      OutputValues out, GpuPlan* plan) {
   const BatchArgs& batch = plan->batch();
   const float** rows = plan->pooling()->PrepareRows(batch.num_occurrences);
-  launcher.one(batch.num_occurrences, [&](auto, int64_t i) {
-    rows[i] = WeightsAt(cache, batch.slots[batch.inverse[i]]);
-  });
+  launcher.one(batch.num_occurrences,
+               [&](auto, int64_t i) { rows[i] = WeightsAt(cache, batch.slots[batch.inverse[i]]); });
   plan->pooling()->Pool(launcher.key_loops(), bags, cache.dim, launcher.pool(), out);
 }
 

@@ -191,9 +191,8 @@ void TableBatch::Hold() {
 }
 
 void TableBatch::Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out) {
-  ForParts([&](size_t table, Part* part) {
-    part->rows->Pool(View(*part, places[table], width), out);
-  });
+  ForParts(
+      [&](size_t table, Part* part) { part->rows->Pool(View(*part, places[table], width), out); });
 }
 
 void TableBatch::Find() {

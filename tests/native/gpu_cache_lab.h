@@ -98,14 +98,8 @@ template <int kSize>
 void PoolBags(const SimtLauncher<kSize>& launcher, const CacheArgs& cache, const BagsView& bags,
               OutputValues out, GpuPlan* plan) {
   HPS_CHECK(out.narrow == nullptr && bags.columns == nullptr);
-  const PoolArgs args = {cache,
-                         plan->batch(),
-                         bags.offsets,
-                         bags.weights,
-                         out.wide,
-                         bags.num_examples,
-                         bags.num_features,
-                         bags.is_mean};
+  const PoolArgs args = {cache,    plan->batch(),     bags.offsets,      bags.weights,
+                         out.wide, bags.num_examples, bags.num_features, bags.is_mean};
   launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(group, args, i); });
 }
 
