@@ -228,7 +228,8 @@ class TablePlaces:
         width: int,
     ) -> None: ...
 
-_Values = _Float32s | npt.NDArray[np.int16]  # float32, or the bits of bfloat16
+_Anything = Any  # torch.Tensor | npt.NDArray[Any]; not everybody has torch
+_Values = Any  # the same: float32, bfloat16, or of numpy its bits as int16
 
 class TableCounts:
     def __init__(self, num_tables: int) -> None: ...
@@ -236,18 +237,13 @@ class TableCounts:
 
 class TableBatch:
     def __init__(self, caches: list[DramCache] | list[GpuCache], counts: TableCounts) -> None: ...
-    def take_parts(
-        self,
-        keys: list[npt.NDArray[Any]],
-        offsets: list[npt.NDArray[Any]],
-        weights: list[npt.NDArray[Any] | None],
-        num_examples: int,
-    ) -> None: ...
+    # Tensors or arrays; of features the fields of hps.Ids.
+    def take_parts(self, features: list[Any], num_examples: int) -> None: ...
     def take_joint(
         self,
-        keys: npt.NDArray[Any],
-        offsets: npt.NDArray[Any],
-        weights: npt.NDArray[Any] | None,
+        keys: _Anything,
+        offsets: _Anything,
+        weights: _Anything | None,
         places: TablePlaces,
         num_examples: int,
     ) -> None: ...

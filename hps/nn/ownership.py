@@ -21,12 +21,13 @@ References = tuple[int, int, int, int, int]
 
 
 def is_unshared(grad: torch.Tensor, references: References) -> bool:
-    """True if nobody but the backward that got `grad` refers to it, and it is all of its memory.
+    """True if nobody but the backward that got `grad` refers to it, and it is all of its memory,
+    value by value.
 
     Args:
         references: as that backward counted them itself, at first.
     """
-    if not grad.is_contiguous() or references not in _unshared():
+    if not grad.is_contiguous() or grad.is_neg() or references not in _unshared():
         return False
     return grad._base is None or grad._base.numel() == grad.numel()
 
