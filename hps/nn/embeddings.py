@@ -245,8 +245,8 @@ class SparseEmbeddings(nn.Module):
         if isinstance(ids, Batch):
             layout = self._layout or self._told_layout(counts_of(self._server, ids))
             output = self._look_up_batch(layout, ids)
-            if len(ids):
-                self._layout = layout  # also what this batch has told, which was right
+            if layout is not self._layout and len(ids):
+                self._layout = layout  # what this batch has told, which was right
             return output
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)

@@ -131,6 +131,7 @@ def read(
         output = new_output(rows.num_examples, places.width, dtype)
         rows.pool(places, output)
         return output, rows
-    assert ids is not None and server.joint is not None
+    joint = server.joint
+    assert ids is not None and joint is not None
     output = new_output(ids.num_examples, places.width, dtype)
-    return output, server.joint.look_up(ids, places, output)
+    return output, joint.look_up(ids, places, output)

@@ -53,10 +53,7 @@ class TableGroup:
     @property
     def is_moving(self) -> bool:
         """True while rows of one of the tables are on their way."""
-        for stack in self.stacks:  # in a loop: a property and a list would cost more than it
-            if stack.moving is not None:
-                return True
-        return False
+        return any([stack.moving is not None for stack in self.stacks])
 
     def take(self) -> _C.TableBatch:
         """A batch for one caller."""
