@@ -402,9 +402,7 @@ auto ForTables(Value (*value)(TableBatch*, size_t)) {
   };
 }
 
-}  // namespace
-
-void BindTableBatch(nb::module_& module) {
+void BindPlacesAndCounts(nb::module_& module) {
   nb::class_<TablePlaces>(module, "TablePlaces")
       .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
   nb::class_<TableCounts>(module, "TableCounts")
@@ -417,6 +415,12 @@ void BindTableBatch(nb::module_& module) {
         }
         return taken;
       });
+}
+
+}  // namespace
+
+void BindTableBatch(nb::module_& module) {
+  BindPlacesAndCounts(module);
   nb::class_<Handle>(module, "TableBatch")
       .def(nb::init<const nb::list&, TableCounts*>(), "caches"_a, "counts"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
