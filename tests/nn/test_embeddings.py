@@ -105,30 +105,6 @@ def test_a_torch_that_has_no_table_of_functions_changes_no_bit(
     assert hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
-class HandsNegatives(torch.autograd.Function):
-    """A copy whose gradient is negative, as a tensor that stands for the negatives of what it
-    has."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return torch._neg_view(grad.clone())
-
-
-def test_a_gradient_that_stands_for_its_negatives_counts_as_these(tmp_path: Path) -> None:
-    digests = []
-    for number, change in enumerate((HandsNegatives.apply, torch.neg)):
-        with open_tables(tmp_path / str(number)) as server:
-            output = joint(server)(draw_batch(1))
-            change(output).backward(slope_of(output))  # type: ignore[no-untyped-call]
-            hps.RowOptimizer(server).step()
-            digests.append({name: server.digest(name) for name in server.tables})
-    assert digests[0] == digests[1]
-
-
 @pytest.mark.parametrize("depth", [None, 0, 4])
 def test_rows_that_come_into_a_gpu_cache_and_leave_it_change_no_bit(
     tmp_path: Path, by_table: dict[int, Result], depth: int | None
