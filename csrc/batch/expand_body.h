@@ -82,7 +82,7 @@ struct Streaming {
 template <class Value, class Body>
 inline auto WithOutput(int32_t dim, int64_t count, const Value* out, int64_t stride, Body body) {
   constexpr int64_t kALine = 64 / sizeof(Value);
-  const bool is_large = count * dim >= kStreamedFloats;
+  const bool is_large = count * stride >= kStreamedFloats;  // with what others write between
   return WithDim(dim, [&](auto lanes) {
     constexpr int kWidth = decltype(lanes)::kWidth;
     if constexpr (kWidth % kALine == 0 && kWidth > 0) {

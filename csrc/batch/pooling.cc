@@ -104,6 +104,14 @@ void Pooling::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, Thr
 
 GradientView Pooling::Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
                              ThreadPool* pool) {
+  if (bags.are_rows()) {
+    const int64_t stride = bags.columns == nullptr ? dim : bags.stride;
+    const int64_t first = bags.place(0, 0, dim);
+    if (gradients.narrow != nullptr) {
+      return {nullptr, nullptr, nullptr, stride, gradients.narrow + first};
+    }
+    return {gradients.wide + first, nullptr, nullptr, stride};
+  }
   const int64_t num_bags = bags.num_bags();
   uint32_t* starts = starts_.Reserve(bags.offsets[num_bags]);
   float* divided = bags.is_mean ? divided_.Reserve(num_bags * dim) : nullptr;

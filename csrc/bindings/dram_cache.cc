@@ -51,17 +51,6 @@ struct DramKind {
   static void Gather(Cache* cache, Plan* plan, float* out) {
     cache->Gather(plan, {out, cache->layout().dim});
   }
-  static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
-    cache->Pool(plan, bags, {out});
-  }
-  static int64_t PullPooled(Cache* cache, const uint64_t* keys, int64_t count, const BagsView& bags,
-                            Plan* plan, float* out) {
-    return cache->PullPooled(keys, count, bags, plan, {out});
-  }
-  static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
-                         float lr, Plan* plan, int64_t* worst) {
-    return cache->SumHere(keys, count, gradients, lr, plan, worst);
-  }
   static void SetOccurrences(Plan* plan, const uint32_t* shows, const uint32_t* clicks) {
     plan->ForWorkersInTurn(
         [&](WorkerBatch* worker) { hps::SetOccurrences(shows, clicks, worker); });

@@ -40,26 +40,6 @@ struct GpuKind {
     return cache->Pull(keys, count, plan, out);
   }
   static void Gather(Cache* cache, Plan* plan, float* out) { cache->Gather(*plan, out); }
-  static void Pool(Cache* cache, Plan* plan, const BagsView& bags, float* out) {
-    cache->Pool(*plan, bags, out);
-  }
-  static int64_t PullPooled(Cache* cache, const uint64_t* keys, int64_t count, const BagsView& bags,
-                            Plan* plan, float* out) {
-    cache->MakePlan(keys, count, plan);
-    cache->Find(plan, 0, -1);
-    const int64_t num_missing = plan->num_missing();
-    if (num_missing == 0) cache->Pool(*plan, bags, out);
-    return num_missing;
-  }
-  static int64_t SumHere(Cache* cache, const uint64_t* keys, int64_t count, const float* gradients,
-                         float lr, Plan* plan, int64_t* worst) {
-    cache->MakePlan(keys, count, plan);
-    cache->Find(plan, 0, -1);
-    const int64_t num_missing = plan->num_missing();
-    *worst = num_missing == 0 ? cache->SumGradients(plan, gradients) : -1;
-    if (num_missing == 0 && *worst < 0) *worst = cache->FindOverflow(plan, lr);
-    return num_missing;
-  }
   static void SetOccurrences(Plan* plan, const uint32_t* shows, const uint32_t* clicks) {
     for (int owner = 0; owner < plan->shares()->num_owners(); ++owner) {
       KeyShare* share = plan->share(owner);

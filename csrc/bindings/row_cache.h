@@ -2,8 +2,8 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, Pool, PullPooled, SumHere,
-//     ReadRows, WriteRows, Contains, SetOccurrences (of a plan with sums, see batch/key_shares.h)
+//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, ReadRows, WriteRows, Contains,
+//     SetOccurrences (of a plan with sums, see batch/key_shares.h)
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -144,7 +144,7 @@ class RowCacheBinding {
              const auto count = static_cast<int64_t>(keys.size());
              const BagsView bags = BagsOf(offsets, weights, mean, out, dim, count);
              nb::gil_scoped_release unlocked;
-             return Kind::PullPooled(&cache, keys.data(), count, bags, &plan, out.data());
+             return cache.PullPooled(keys.data(), count, bags, &plan, {out.data()});
            },
            "plan"_a, "keys"_a.noconvert(), "offsets"_a.noconvert(), "weights"_a.noconvert().none(),
            "mean"_a, "out"_a.noconvert())
@@ -156,7 +156,7 @@ class RowCacheBinding {
               const BagsView bags =
                   BagsOf(offsets, weights, mean, out, dim, plan.num_occurrences());
               nb::gil_scoped_release unlocked;
-              Kind::Pool(&cache, &plan, bags, out.data());
+              cache.Pool(&plan, bags, {out.data()});
             },
             "plan"_a, "offsets"_a.noconvert(), "weights"_a.noconvert().none(), "mean"_a,
             "out"_a.noconvert())
@@ -252,7 +252,7 @@ class RowCacheBinding {
               int64_t worst = -1;
               const auto count = static_cast<int64_t>(keys.size());
               const int64_t num_missing =
-                  Kind::SumHere(&cache, keys.data(), count, gradients.data(), lr, &plan, &worst);
+                  cache.SumHere(keys.data(), count, gradients.data(), lr, &plan, &worst);
               return std::make_pair(num_missing, worst);
             },
             "plan"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "lr"_a)

@@ -10,11 +10,13 @@
 #include <algorithm>
 #include <optional>
 
-#include "bindings/bags.h"
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
+#include "bindings/tensor_view.h"
 #include "bindings/translate.h"
-#include "dram_cache/table_batch.h"
+#include "dram_cache/dram_cache.h"
+#include "gpu_cache/gpu_cache.h"
+#include "table_batch/table_batch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,27 +24,38 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// float32, or the bits of bfloat16 as int16: numpy has no such numbers.
-using AnyMatrix = nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using AnyConstMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using DramRows = RowsIn<DramCache, BatchPlan>;
+using Weights = std::optional<TensorView>;
+using GpuRows = RowsIn<GpuCache, GpuPlan>;
 
+using Read = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Written = nb::ndarray<nb::c_contig, nb::device::cpu>;
+
+// float32, or bfloat16; of numpy, which has no such numbers, their bits as int16.
 bool IsNarrow(nb::dlpack::dtype dtype) {
-  const bool is_narrow = dtype == nb::dtype<int16_t>();
+  constexpr nb::dlpack::dtype kBfloat16 = {static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16,
+                                           1};
+  const bool is_narrow = dtype == nb::dtype<int16_t>() || dtype == kBfloat16;
   CheckShape(is_narrow || dtype == nb::dtype<float>(), "float32 or bfloat16 [B, width] is needed");
   return is_narrow;
 }
 
-OutputValues ValuesOf(const AnyMatrix& out) {
+constexpr const char* kMatrix = "float32 or bfloat16 [B, width] is needed";
+
+TensorView OutputOf(nb::handle out) { return TensorView::Of<Written>(out, 2, kMatrix); }
+TensorView GradientsOf(nb::handle gradients) { return TensorView::Of<Read>(gradients, 2, kMatrix); }
+TensorView VectorOf(nb::handle vector, const char* what) {
+  return TensorView::Of<Read>(vector, 1, what);
+}
+
+OutputValues OutputValuesOf(const TensorView& out) {
   if (IsNarrow(out.dtype())) return {nullptr, static_cast<Bfloat16*>(out.data())};
   return {static_cast<float*>(out.data())};
 }
 
-GradientValues ValuesOf(const AnyConstMatrix& gradients) {
-  if (IsNarrow(gradients.dtype())) {
-    return {nullptr, static_cast<const Bfloat16*>(gradients.data())};
-  }
-  return {static_cast<const float*>(gradients.data())};
+GradientValues GradientValuesOf(const TensorView& gradients) {
+  const OutputValues values = OutputValuesOf(gradients);
+  return {values.wide, values.narrow};
 }
 
 // The places of all tables' features in the rows of an output.
@@ -72,14 +85,18 @@ TablePlaces MakePlaces(const std::vector<int64_t>& dims, const std::vector<bool>
   return places;
 }
 
-const uint64_t* KeysOf(const AnyVector& keys) {
+const uint64_t* KeysOf(const TensorView& keys) {
   const bool is_right =
       keys.dtype() == nb::dtype<int64_t>() || keys.dtype() == nb::dtype<uint64_t>();
   CheckShape(is_right, "int64 or uint64 keys are needed");
   return static_cast<const uint64_t*>(keys.data());
 }
 
-bool AreNarrow(const AnyVector& offsets) {
+const float* FloatsOf(const TensorView& weights) {
+  return static_cast<const float*>(weights.data());
+}
+
+bool AreNarrow(const TensorView& offsets) {
   const bool is_narrow = offsets.dtype() == nb::dtype<int32_t>();
   CheckShape(is_narrow || offsets.dtype() == nb::dtype<int64_t>(),
              "int64 or int32 offsets are needed");
@@ -87,16 +104,27 @@ bool AreNarrow(const AnyVector& offsets) {
   return is_narrow;
 }
 
-int64_t At(const AnyVector& offsets, bool is_narrow, int64_t place) {
+int64_t At(const TensorView& offsets, bool is_narrow, int64_t place) {
   return is_narrow ? static_cast<const int32_t*>(offsets.data())[place]
                    : static_cast<const int64_t*>(offsets.data())[place];
 }
 
-template <class Array>
-Array Cast(nb::handle value, const char* what) {
-  Array array;
-  CheckShape(nb::try_cast(value, array, false), what);
-  return array;
+// A table's keys, offsets and weights, by the fields of hps.Ids.
+struct IdsNames {
+  nb::object Of(nb::handle ids, PyObject* name) const {
+    PyObject* const found = PyObject_GetAttr(ids.ptr(), name);
+    if (found == nullptr) throw nb::python_error();
+    return nb::steal(found);
+  }
+
+  PyObject* const keys = PyUnicode_InternFromString("keys_L");
+  PyObject* const offsets = PyUnicode_InternFromString("offsets");
+  PyObject* const weights = PyUnicode_InternFromString("weights_L");
+};
+
+const IdsNames& NamesOfIds() {
+  static const IdsNames* const names = new IdsNames;  // Python's, to the end of the process
+  return *names;
 }
 
 constexpr int64_t kFewKeys = 1024;
@@ -118,35 +146,33 @@ class UnlockedIfLong {
 // A batch, and the arrays that it has not copied yet.
 class Handle {
  public:
-  Handle(const std::vector<DramCache*>& caches, TableCounts* counts)
-      : batch_(Checked(caches, *counts), counts) {}
+  Handle(const nb::list& caches, TableCounts* counts) : batch_(RowsOf(caches, *counts), counts) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // The pieces of each table's own arrays.
-  void TakeParts(const nb::list& keys, const nb::list& offsets, const nb::list& weights,
-                 int64_t num_examples) {
+  // The pieces of each table's own tensors, which have the fields of hps.Ids.
+  void TakeParts(const nb::list& features, int64_t num_examples) {
     const size_t num_tables = batch_.num_tables();
-    CheckShape(
-        keys.size() == num_tables && offsets.size() == num_tables && weights.size() == num_tables,
-        "keys, offsets and weights of each table are needed");
+    const IdsNames& names = NamesOfIds();
+    CheckShape(features.size() == num_tables, "keys, offsets and weights of each table are needed");
     std::vector<std::vector<TablePiece>> pieces(num_tables);
     Kept kept;
     for (size_t table = 0; table < num_tables; ++table) {
-      const auto own = Cast<AnyVector>(keys[table], "keys [L] are needed");
-      const auto starts = Cast<AnyVector>(offsets[table], "offsets [bags + 1] are needed");
-      const Weights factors = WeightsOf(weights[table]);
+      const nb::handle ids = features[table];
+      const auto own = VectorOf(names.Of(ids, names.keys), "keys [L] are needed");
+      const auto starts = VectorOf(names.Of(ids, names.offsets), "offsets [bags + 1] are needed");
+      const Weights factors = WeightsOf(names.Of(ids, names.weights));
       TablePiece piece = {};
       piece.keys = KeysOf(own);
-      piece.count = static_cast<int64_t>(own.shape(0));
+      piece.count = own.shape(0);
       piece.is_narrow = AreNarrow(starts);
       piece.offsets = starts.data();
-      piece.num_bags = static_cast<int64_t>(starts.shape(0)) - 1;
+      piece.num_bags = starts.shape(0) - 1;
       CheckShape(num_examples == 0 ? piece.num_bags == 0 : piece.num_bags % num_examples == 0,
                  "offsets [F * B + 1] are needed");
       CheckShape(At(starts, piece.is_narrow, 0) == 0, "the first offset must be 0");
       CheckWeights(factors, piece.count);
-      piece.weights = factors ? factors->data() : nullptr;
+      piece.weights = factors ? FloatsOf(*factors) : nullptr;
       pieces[table].push_back(piece);
       kept.Add(own, starts, factors);
     }
@@ -160,14 +186,14 @@ class Handle {
   // table, by their place.
   void TakeJoint(const nb::handle all_keys, const nb::handle all_offsets,
                  const nb::handle all_weights, const TablePlaces& places, int64_t num_examples) {
-    const auto keys = Cast<AnyVector>(all_keys, "keys [L] are needed");
-    const auto offsets = Cast<AnyVector>(all_offsets, "offsets [bags + 1] are needed");
+    const auto keys = VectorOf(all_keys, "keys [L] are needed");
+    const auto offsets = VectorOf(all_offsets, "offsets [bags + 1] are needed");
     const Weights weights = WeightsOf(all_weights);
     const std::vector<std::vector<int64_t>>& features = places.features;
     CheckShape(features.size() == batch_.num_tables(), "the features of each table are needed");
     const bool is_narrow = AreNarrow(offsets);
-    const auto num_bags = static_cast<int64_t>(offsets.shape(0)) - 1;
-    const auto count = static_cast<int64_t>(keys.shape(0));
+    const auto num_bags = offsets.shape(0) - 1;
+    const auto count = keys.shape(0);
     CheckWeights(weights, count);
     CheckShape(At(offsets, is_narrow, 0) == 0 && At(offsets, is_narrow, num_bags) == count,
                "offsets must rise from 0 to L");
@@ -189,7 +215,7 @@ class Handle {
           pieces[table].push_back(
               {first_key + first, end - first,
                static_cast<const char*>(offsets.data()) + feature * num_examples * step, is_narrow,
-               num_examples, weights ? weights->data() + first : nullptr});
+               num_examples, weights ? FloatsOf(*weights) + first : nullptr});
         }
         next = feature + 1;
       }
@@ -202,10 +228,11 @@ class Handle {
     batch_.Begin(pieces, num_examples);
   }
 
-  bool Pull(const TablePlaces& places, const AnyMatrix& out) {
+  bool Pull(const TablePlaces& places, nb::handle given) {
+    const TensorView out = OutputOf(given);
     CheckStage(TableBatch::Stage::kBegun);
-    CheckPlaces(places, out.shape(0), out.shape(1));
-    const OutputValues values = ValuesOf(out);
+    CheckPlaces(places, out);
+    const OutputValues values = OutputValuesOf(out);
     const Kept kept = std::move(kept_);
     const UnlockedIfLong unlocked(num_keys_);
     batch_.Pull(places.tables, places.width, values);
@@ -227,25 +254,28 @@ class Handle {
     return IsWhole();
   }
 
-  void Pool(const TablePlaces& places, const AnyMatrix& out) {
+  void Pool(const TablePlaces& places, nb::handle given) {
+    const TensorView out = OutputOf(given);
     CheckPlans();
-    CheckPlaces(places, out.shape(0), out.shape(1));
-    const OutputValues values = ValuesOf(out);
+    CheckPlaces(places, out);
+    const OutputValues values = OutputValuesOf(out);
     const UnlockedIfLong unlocked(num_keys_);
     batch_.Pool(places.tables, places.width, values);
   }
 
   // The first table with a culprit and which key it is, or (-1, -1).
-  std::pair<int64_t, int64_t> Sum(const TablePlaces& places, const AnyConstMatrix& gradients,
+  std::pair<int64_t, int64_t> Sum(const TablePlaces& places, nb::handle given,
                                   const std::vector<float>& rates,
                                   const std::optional<Vector<const uint8_t>>& labels) {
+    const TensorView gradients = GradientsOf(given);
     CheckPlans();
-    CheckPlaces(places, gradients.shape(0), gradients.shape(1));
+    CheckPlaces(places, gradients);
     CheckRates(rates);
-    CheckShape(gradients.size() >> 32 == 0, "fewer than 2^32 gradients are needed");
+    CheckShape(gradients.shape(0) * gradients.shape(1) >> 32 == 0,
+               "fewer than 2^32 gradients are needed");
     CheckShape(!labels || labels->size() == static_cast<size_t>(batch_.num_examples()),
                "uint8 labels [B] are needed");
-    const GradientValues values = ValuesOf(gradients);
+    const GradientValues values = GradientValuesOf(gradients);
     const uint8_t* flags = labels ? labels->data() : nullptr;
     const UnlockedIfLong unlocked(num_keys_);
     batch_.Sum(places.tables, places.width, values, flags, rates);
@@ -278,24 +308,33 @@ class Handle {
 
  private:
   struct Kept {
-    void Add(const AnyVector& keys, const AnyVector& offsets, const Weights& own) {
-      arrays.insert(arrays.end(), {keys, offsets});
-      if (own) weights.push_back(*own);
+    void Add(const TensorView& keys, const TensorView& offsets, const Weights& own) {
+      views.insert(views.end(), {keys, offsets});
+      if (own) views.push_back(*own);
     }
 
-    std::vector<AnyVector> arrays;
-    std::vector<Vector<const float>> weights;
+    std::vector<TensorView> views;
   };
 
-  static const std::vector<DramCache*>& Checked(const std::vector<DramCache*>& caches,
-                                                const TableCounts& counts) {
-    CheckShape(!caches.empty(), "a cache is needed");
+  static std::vector<std::unique_ptr<TableRows>> RowsOf(const nb::list& caches,
+                                                        const TableCounts& counts) {
+    CheckShape(caches.size() > 0, "a cache is needed");
     CheckShape(counts.hits.size() == caches.size(), "counts of each table are needed");
-    for (const DramCache* cache : caches) {
-      CheckShape(cache != nullptr && cache->pool() == caches[0]->pool(),
+    std::vector<std::unique_ptr<TableRows>> rows;
+    for (const nb::handle cache : caches) {
+      DramCache* dram = nullptr;
+      GpuCache* gpu = nullptr;
+      if (nb::try_cast(cache, dram, false) && dram != nullptr) {
+        rows.push_back(std::make_unique<DramRows>(dram));
+      } else if (nb::try_cast(cache, gpu, false) && gpu != nullptr) {
+        rows.push_back(std::make_unique<GpuRows>(gpu));
+      } else {
+        CheckShape(false, "DramCaches or GpuCaches are needed");
+      }
+      CheckShape(rows.back()->pool() == rows[0]->pool(),
                  "caches that share their threads are needed");
     }
-    return caches;
+    return rows;
   }
   static int64_t NumKeys(const std::vector<std::vector<TablePiece>>& pieces) {
     int64_t count = 0;
@@ -306,7 +345,10 @@ class Handle {
   }
   static Weights WeightsOf(nb::handle weights) {
     if (weights.is_none()) return {};
-    return Cast<Vector<const float>>(weights, "float32 weights [L] are needed");
+    constexpr const char* kNeeded = "float32 weights [L] are needed";
+    Weights found = VectorOf(weights, kNeeded);
+    CheckShape(found->dtype() == nb::dtype<float>(), kNeeded);
+    return found;
   }
   void CheckStage(TableBatch::Stage stage) const {
     CheckShape(batch_.stage() == stage, "keys are taken first, and looked up once");
@@ -316,23 +358,21 @@ class Handle {
     CheckStage(TableBatch::Stage::kTaken);
     for (size_t table = 0; table < batch_.num_tables(); ++table) {
       CheckShape(!batch_.is_refused(table) &&
-                     batch_.plan(table)->num_occurrences() == batch_.num_keys(table),
+                     batch_.rows(table)->num_occurrences() == batch_.num_keys(table),
                  "keys that were taken, and not refused, are needed");
     }
   }
   static void CheckWeights(const Weights& weights, int64_t count) {
-    CheckShape(!weights || weights->shape(0) == static_cast<size_t>(count),
-               "weights [L] are needed");
+    CheckShape(!weights || weights->shape(0) == count, "weights [L] are needed");
   }
 
-  void CheckPlaces(const TablePlaces& places, size_t num_rows, size_t width) const {
+  void CheckPlaces(const TablePlaces& places, const TensorView& values) const {
     CheckShape(places.tables.size() == batch_.num_tables(), "places of each table are needed");
-    CheckShape(num_rows == static_cast<size_t>(batch_.num_examples()) &&
-                   width == static_cast<size_t>(places.width),
-               "float32 or bfloat16 [B, width] is needed");
+    CheckShape(values.shape(0) == batch_.num_examples() && values.shape(1) == places.width,
+               kMatrix);
     for (size_t table = 0; table < places.tables.size(); ++table) {
       const auto num_features = static_cast<int64_t>(places.tables[table].columns.size());
-      CheckShape(batch_.cache(table)->layout().dim == places.dims[table] &&
+      CheckShape(batch_.rows(table)->layout().dim == places.dims[table] &&
                      batch_.num_bags(table) == num_features * batch_.num_examples(),
                  "places of each feature are needed");
     }
@@ -360,6 +400,15 @@ class Handle {
   int64_t num_keys_ = 0;  // taken
 };
 
+// The plan of a table's keys, which keeps the batch alive.
+nb::object PlanOf(nb::handle batch, TableRows* rows) {
+  constexpr auto kPolicy = nb::rv_policy::reference_internal;
+  if (auto* own = dynamic_cast<DramRows*>(rows)) return nb::cast(own->plan(), kPolicy, batch);
+  auto* own = dynamic_cast<GpuRows*>(rows);
+  CheckShape(own != nullptr, "rows of a cache are needed");
+  return nb::cast(own->plan(), kPolicy, batch);
+}
+
 template <class Value>
 auto Copy(const Value* values, int64_t count) {
   NewVector<Value> copy(static_cast<size_t>(count));
@@ -379,9 +428,7 @@ auto ForTables(Value (*value)(TableBatch*, size_t)) {
   };
 }
 
-}  // namespace
-
-void BindTableBatch(nb::module_& module) {
+void BindPlacesAndCounts(nb::module_& module) {
   nb::class_<TablePlaces>(module, "TablePlaces")
       .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
   nb::class_<TableCounts>(module, "TableCounts")
@@ -394,29 +441,37 @@ void BindTableBatch(nb::module_& module) {
         }
         return taken;
       });
+}
+
+}  // namespace
+
+void BindTableBatch(nb::module_& module) {
+  BindPlacesAndCounts(module);
   nb::class_<Handle>(module, "TableBatch")
-      .def(nb::init<const std::vector<DramCache*>&, TableCounts*>(), "caches"_a, "counts"_a,
+      .def(nb::init<const nb::list&, TableCounts*>(), "caches"_a, "counts"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-      .def("take_parts", &Handle::TakeParts, "keys"_a, "offsets"_a, "weights"_a, "num_examples"_a)
+      .def("take_parts", &Handle::TakeParts, "features"_a, "num_examples"_a)
       .def("take_joint", &Handle::TakeJoint, "keys"_a, "offsets"_a, "weights"_a.none(), "places"_a,
            "num_examples"_a)
-      .def("pull", &Handle::Pull, "places"_a, "out"_a.noconvert())
+      .def("pull", &Handle::Pull, "places"_a, "out"_a)
       .def("hold", &Handle::Hold)
       .def("find", &Handle::Find)
-      .def("pool", &Handle::Pool, "places"_a, "out"_a.noconvert())
-      .def("sum", &Handle::Sum, "places"_a, "grads"_a.noconvert(), "rates"_a,
+      .def("pool", &Handle::Pool, "places"_a, "out"_a)
+      .def("sum", &Handle::Sum, "places"_a, "grads"_a, "rates"_a,
            "labels"_a.noconvert().none() = nb::none())
       .def("apply", &Handle::Apply, "rates"_a)
       .def("release", &Handle::Release)
       .def(
           "plan",
-          [](Handle& handle, size_t table) { return handle.batch_with(table)->plan(table); },
-          "table"_a, nb::rv_policy::reference_internal)
+          [](nb::handle_t<Handle> self, size_t table) {
+            return PlanOf(self, nb::cast<Handle&>(self).batch_with(table)->rows(table));
+          },
+          "table"_a)
       .def(
           "keys",
           [](Handle& handle, size_t table) {
             TableBatch* batch = handle.taken_with(table);
-            CheckShape(batch->plan(table)->num_occurrences() == batch->num_keys(table),
+            CheckShape(batch->rows(table)->num_occurrences() == batch->num_keys(table),
                        "keys that were taken, and not refused, are needed");
             return Copy(batch->keys(table), batch->num_keys(table));
           },

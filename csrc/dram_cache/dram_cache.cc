@@ -451,14 +451,8 @@ void DramCache::GiveTaken(BatchPlan* plan) {
 GradientView DramCache::ViewGradients(GradientValues gradients, const BagsView* bags,
                                       BatchPlan* plan) const {
   const int32_t dim = view_.dim;
-  if (bags == nullptr) return {gradients.wide, nullptr, nullptr, dim, gradients.narrow};
-  if (!bags->are_rows()) return plan->Spread(*bags, gradients, dim, pool_);
-  const int64_t stride = bags->columns == nullptr ? dim : bags->stride;
-  const int64_t first = bags->place(0, 0, dim);
-  if (gradients.narrow != nullptr) {
-    return {nullptr, nullptr, nullptr, stride, gradients.narrow + first};
-  }
-  return {gradients.wide + first, nullptr, nullptr, stride};
+  if (bags != nullptr) return plan->Spread(*bags, gradients, dim, pool_);
+  return {gradients.wide, nullptr, nullptr, dim, gradients.narrow};
 }
 
 int64_t DramCache::SumGradients(BatchPlan* plan, GradientValues gradients, const BagsView* bags,

@@ -58,39 +58,50 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::MakePlan(const uint64_t* keys, int64_t count, GpuPlan* plan) {
+  const Launcher launcher = LauncherOf(*plan);
   Abandon(plan);
-  NumberKeys(launcher_, keys, count, plan);
+  NumberKeys(launcher, keys, count, plan);
 }
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::Pull(const uint64_t* keys, int64_t count, GpuPlan* plan,
                                      float* out) {
   MakePlan(keys, count, plan);
-  Find(plan, 0, -1);
-  if (plan->num_missing() == 0) Gather(*plan, out);
-  return plan->num_missing();
+  const int64_t num_missing = Find(plan, 0, -1);
+  if (num_missing == 0) Gather(*plan, out);
+  return num_missing;
 }
 
 template <class Launcher>
-void GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
+int64_t GpuCacheOver<Launcher>::PullPooled(const uint64_t* keys, int64_t count,
+                                           const BagsView& bags, GpuPlan* plan, OutputValues out) {
+  MakePlan(keys, count, plan);
+  const int64_t num_missing = Find(plan, 0, -1);
+  if (num_missing == 0) Pool(plan, bags, out);
+  return num_missing;
+}
+
+template <class Launcher>
+int64_t GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count) {
+  const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state != GpuPlan::State::kReserved && plan->state != GpuPlan::State::kPinned);
   const int64_t size = count < 0 ? plan->num_unique() - first : count;
   HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
   plan->PrepareFind(size);
   const FindArgs args = {args_, plan->batch(), first, count, size};
-  launcher_.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
-  launcher_.any(
+  launcher.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
+  launcher.any(
       size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
       [args](int64_t i) { AskForCandidates(args, i); },
       [args](int64_t i) { AskForBucket(args, i); });
   SumUp(args.batch.missing_ranks, size);
-  launcher_.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
-  launcher_.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
-  launcher_.any(args_.clock->num_swept,
-                [args](auto group, int64_t i) { SweepOne(group, args, i); });
+  launcher.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
+  launcher.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
+  launcher.any(args_.clock->num_swept, [args](auto group, int64_t i) { SweepOne(group, args, i); });
   const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
   plan->epoch = epoch_;
+  return plan->num_missing();
 }
 
 template <class Launcher>
@@ -107,40 +118,40 @@ bool GpuCacheOver<Launcher>::IsCurrent(const GpuPlan& plan) const {
 
 // The host sees what every round left open; a device launches all and lets them return.
 template <class Launcher>
-void GpuCacheOver<Launcher>::RunRounds(ReserveArgs args) {
+void GpuCacheOver<Launcher>::RunRounds(const Launcher& launcher, ReserveArgs args) {
   const BatchNumbers& numbers = *args.batch.numbers;
   ForReserveRounds(numbers.is_full, [&](const ReserveRound& round) {
     if (numbers.refused || !numbers.open[round.number - 1]) return;
     args.round = round.number;
     args.grouping = round.grouping;
     if (round.groups) {
-      launcher_.any(args.bound,
-                    [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
-      launcher_.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
-      launcher_.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
+      launcher.any(args.bound, [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
+      launcher.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
+      launcher.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
     }
-    launcher_.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
+    launcher.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
   });
 }
 
 template <class Launcher>
 bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
+  const Launcher launcher = LauncherOf(*plan);
   const bool is_found =
       plan->state == GpuPlan::State::kFound || plan->state == GpuPlan::State::kResolved;
   HPS_CHECK(is_found && plan->epoch == epoch_);
   plan->PrepareReserve();
   const int64_t num_missing = plan->num_missing();
   ReserveArgs args = {args_, plan->batch(), num_missing, nullptr, 0, 0};
-  launcher_.one(1, [args](auto group, int64_t i) { BeginReserveOne(group, args, i); });
-  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
-  RunRounds(args);
-  launcher_.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
+  launcher.one(1, [args](auto group, int64_t i) { BeginReserveOne(group, args, i); });
+  launcher.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
+  RunRounds(launcher, args);
+  launcher.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
   if (plan->numbers().refused) {
-    launcher_.one(plan->window_size(),
-                  [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
+    launcher.one(plan->window_size(),
+                 [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
     return false;
   }
-  launcher_.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
+  launcher.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
   if (num_missing > 0) ++epoch_;
   plan->epoch = epoch_;
   plan->state = GpuPlan::State::kReserved;
@@ -148,15 +159,16 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   SumUp(args.batch.victim_ranks, num_missing);
   const int64_t num_victims = num_missing == 0 ? 0 : args.batch.victim_ranks[num_missing - 1];
   args.victims = plan->ReserveVictims(num_victims * shape().row_bytes);
-  launcher_.any(num_missing, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
+  launcher.any(num_missing, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
   return true;
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Cancel(GpuPlan* plan) {
+  const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state == GpuPlan::State::kReserved);
   const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
-  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { CancelOne(group, args, i); });
+  launcher.one(plan->window_size(), [args](auto group, int64_t i) { CancelOne(group, args, i); });
   ++epoch_;
   plan->ForgetVictims();
   plan->state = GpuPlan::State::kKeys;
@@ -174,19 +186,21 @@ void GpuCacheOver<Launcher>::Abandon(GpuPlan* plan) {
 template <class Launcher>
 void GpuCacheOver<Launcher>::Fill(GpuPlan* plan, const uint8_t* rows, const uint8_t* found,
                                   float lr, bool create) {
+  const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state == GpuPlan::State::kReserved);
   const int64_t num_missing = plan->num_missing();
   const FillArgs args = {args_, plan->batch(), rows, found, num_missing, create, lr};
-  launcher_.rows(args_.dim, num_missing,
-                 [args](auto group, int64_t i) { FillRowOne(group, args, i); });
+  launcher.rows(args_.dim, num_missing,
+                [args](auto group, int64_t i) { FillRowOne(group, args, i); });
   plan->state = GpuPlan::State::kPinned;
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Release(GpuPlan* plan) {
+  const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state == GpuPlan::State::kPinned);
   const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
-  launcher_.one(plan->window_size(), [args](auto group, int64_t i) { ReleaseOne(group, args, i); });
+  launcher.one(plan->window_size(), [args](auto group, int64_t i) { ReleaseOne(group, args, i); });
   const bool is_whole = plan->window_size() == plan->num_unique();
   // Rows may have moved since the reserve if other batches reserved meanwhile; the epoch tells.
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
@@ -194,28 +208,36 @@ void GpuCacheOver<Launcher>::Release(GpuPlan* plan) {
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
+  const Launcher launcher = LauncherOf(plan);
   HPS_CHECK(IsCurrent(plan));
   const GatherArgs args = {args_, plan.batch(), out};
-  launcher_.rows_out(
+  launcher.rows_out(
       args_.dim, plan.num_occurrences(), out,
       [args](auto group, int64_t i) { GatherOne(group, args, i); },
       [args](int64_t i) { AskForGathered(args, i); }, [args](int64_t i) { AskForSlot(args, i); });
 }
 
 template <class Launcher>
-void GpuCacheOver<Launcher>::Pool(const GpuPlan& plan, const BagsView& bags, float* out) {
-  HPS_CHECK(IsCurrent(plan) && plan.window_size() == plan.num_unique());
-  const PoolArgs args = {args_, plan.batch(),      bags.offsets,      bags.weights,
-                         out,   bags.num_examples, bags.num_features, bags.is_mean};
-  launcher_.any(bags.num_examples * bags.num_features,
-                [args](auto group, int64_t i) { PoolOne(group, args, i); });
+void GpuCacheOver<Launcher>::Pool(GpuPlan* plan, const BagsView& bags, OutputValues out) {
+  HPS_CHECK(IsCurrent(*plan) && plan->window_size() == plan->num_unique());
+  PoolBags(LauncherOf(*plan), args_, bags, out, plan);
 }
 
 template <class Launcher>
-int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, const float* gradients,
+int64_t GpuCacheOver<Launcher>::SumHere(const uint64_t* keys, int64_t count, const float* gradients,
+                                        float lr, GpuPlan* plan, int64_t* worst) {
+  MakePlan(keys, count, plan);
+  const int64_t num_missing = Find(plan, 0, -1);
+  *worst = num_missing == 0 ? SumGradients(plan, gradients) : -1;
+  if (num_missing == 0 && *worst < 0) *worst = FindOverflow(plan, lr);
+  return num_missing;
+}
+
+template <class Launcher>
+int64_t GpuCacheOver<Launcher>::SumGradients(GpuPlan* plan, GradientValues gradients,
                                              const BagsView* bags, const uint8_t* labels) {
   if (plan->num_unique() == 0) return -1;
-  return SumByKey(launcher_, args_, gradients, bags, labels, plan);
+  return SumByKey(LauncherOf(*plan), args_, gradients, bags, labels, plan);
 }
 
 template <class Launcher>
@@ -227,14 +249,15 @@ bool GpuCacheOver<Launcher>::MayOverflow(const GpuPlan& plan, float lr) const {
 
 template <class Launcher>
 int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
+  const Launcher launcher = LauncherOf(*plan);
   if (plan->num_unique() == 0 || !MayOverflow(*plan, lr)) return -1;
   HPS_CHECK(IsCurrent(*plan));
   plan->SetCulprit(kNoCulprit);
   const uint32_t safe = SafeGradientBits(args_.kind, args_.numbers, args_.initializer, lr);
   const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr};
   const auto attempt = [&]<OptimizerKind kKind>() {
-    launcher_.rows(args_.dim, args.bound,
-                   [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
+    launcher.rows(args_.dim, args.bound,
+                  [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
   };
   WithKind(args_.kind, attempt);
   const uint32_t culprit = plan->numbers().culprit;
@@ -243,10 +266,11 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
+  const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
-    launcher_.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
+    launcher.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
       AskForUpdated(args, i + kUpdatesAhead);
       ApplyOne<kKind>(group, args, i);
     });
@@ -255,8 +279,7 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   if (!args_.table.has_statistics()) return;
   const CountUpdateArgs counts = {args_,         plan->batch(),  &failure_,
                                   plan->shows(), plan->clicks(), plan->window_size()};
-  launcher_.one(counts.bound,
-                [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
+  launcher.one(counts.bound, [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
 }
 
 }  // namespace hps

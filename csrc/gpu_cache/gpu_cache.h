@@ -39,9 +39,13 @@ class GpuCacheOver {
   // MakePlan and Find over the whole batch; fills out [count, dim] if nothing is missing. Returns
   // the number of missing keys.
   int64_t Pull(const uint64_t* keys, int64_t count, GpuPlan* plan, float* out);
+  // MakePlan and Find over the whole batch; if nothing is missing, pools its bags to their places
+  // in out. Returns the number of missing keys.
+  int64_t PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags, GpuPlan* plan,
+                     OutputValues out);
   // Looks up unique keys [first, first + count), the plan's window from now on; a negative count is
-  // all from `first` on.
-  void Find(GpuPlan* plan, int64_t first, int64_t count);
+  // all from `first` on. Returns the missing.
+  int64_t Find(GpuPlan* plan, int64_t first, int64_t count);
   // Marks those of the plan's keys that are here as wanted, whatever the window: they give way only
   // where all do. A mark ends with the row's next use.
   void Want(GpuPlan* plan);
@@ -59,18 +63,25 @@ class GpuCacheOver {
 
   // Copies the window's embeddings to all their positions in out [L, dim].
   void Gather(const GpuPlan& plan, float* out);
-  // Sums or means of bags, of a window that is the whole batch, into out [examples, features *
-  // dim].
-  void Pool(const GpuPlan& plan, const BagsView& bags, float* out);
+  // Sums or means of bags, of a window that is the whole batch, to their places in out.
+  void Pool(GpuPlan* plan, const BagsView& bags, OutputValues out);
   // Row images [window, row_bytes] of a pinned window, in the plan's order; writing makes the rows
   // dirty and stored.
   void ReadRows(const GpuPlan& plan, uint8_t* images);
   void WriteRows(const GpuPlan& plan, const uint8_t* images);
-  // Sums gradients per unique key: of occurrences [L, dim], or of bags [num_bags, dim] unless
-  // `bags` is null. The first unique key with a non-finite sum, or -1.
+  // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
+  // *worst is what they returned, else -1. Returns the number of missing keys.
+  int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,
+                  GpuPlan* plan, int64_t* worst);
+  // Sums gradients per unique key: of occurrences [L, dim], or of bags, which are at their places,
+  // unless `bags` is null. The first unique key with a non-finite sum, or -1.
   // In a table with statistics it also counts: labels [L] of the occurrences, 0 or 1, or null.
-  int64_t SumGradients(GpuPlan* plan, const float* gradients, const BagsView* bags = nullptr,
+  int64_t SumGradients(GpuPlan* plan, GradientValues gradients, const BagsView* bags,
                        const uint8_t* labels = nullptr);
+  int64_t SumGradients(GpuPlan* plan, const float* gradients, const BagsView* bags = nullptr,
+                       const uint8_t* labels = nullptr) {
+    return SumGradients(plan, GradientValues{gradients}, bags, labels);
+  }
   // True if FindOverflow of the plan's sums may find a key.
   bool MayOverflow(const GpuPlan& plan, float lr) const;
   // The first unique key of the window, all of whose rows are here, whose update by the plan's sums
@@ -109,7 +120,13 @@ class GpuCacheOver {
   void MarkClean(int64_t first, int64_t last);
   void Clear();
 
+  // True if none of values[count] is NaN or infinite.
+  bool AreFinite(const float* values, int64_t count) const {
+    return launcher_.key_loops().find_largest(values, count) < kInfinityBits;
+  }
+
   bool IsCurrent(const GpuPlan& plan) const;
+  ThreadPool* pool() const { return launcher_.pool(); }
   const RowLayout& layout() const { return options_.layout; }
   const TableShape& shape() const { return args_.table.shape; }
   const CacheArgs& args() const { return args_; }
@@ -122,7 +139,11 @@ class GpuCacheOver {
 
   static constexpr int64_t kSlotsAScan = 1 << 16;  // looked at in one go
 
-  void RunRounds(ReserveArgs args);
+  // Where the verbs of a plan run.
+  Launcher LauncherOf(const GpuPlan& plan) const {
+    return plan.is_alone() ? launcher_.alone() : launcher_;
+  }
+  void RunRounds(const Launcher& launcher, ReserveArgs args);
 
   const GpuCacheOptions options_;
   const Launcher launcher_;

@@ -28,6 +28,9 @@ class GpuPlan {
   GpuPlan(const GpuPlan&) = delete;
   GpuPlan& operator=(const GpuPlan&) = delete;
 
+  // From the next batch on one thread has all of it, that of the caller; or as many as there are.
+  void WorkAlone(bool is_alone) { is_alone_ = is_alone; }
+  bool is_alone() const { return is_alone_; }
   // Takes a batch of `count` keys, whose copies and ids are not made yet, for so many threads.
   void Begin(int64_t count, int num_threads);
   // The shares of the batch, with room for their keys to be numbered together.
@@ -43,6 +46,7 @@ class GpuPlan {
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
 
   const BatchArgs& batch() const { return batch_; }
+  const uint64_t* keys() const { return batch_.keys; }  // [num_occurrences], a copy
   int64_t num_occurrences() const { return batch_.num_occurrences; }
   int64_t num_unique() const { return numbers_.num_unique; }
   int64_t num_missing() const { return numbers_.num_missing; }
@@ -86,6 +90,7 @@ class GpuPlan {
   Array<uint64_t> firsts_, unique_keys_, missing_keys_;
   Array<uint32_t> ranks_, inverse_, missing_, last_, shows_, clicks_;
   bool has_clicks_ = false;
+  bool is_alone_ = false;
   Array<int32_t> missing_ranks_, victim_ranks_;
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;

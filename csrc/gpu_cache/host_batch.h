@@ -1,12 +1,12 @@
-// What the host does to a batch as a whole: numbering its keys and summing its gradients, front to
-// back, by the loops that dram_cache has, too.
+// What the host does to a batch as a whole: numbering its keys, pooling its bags and summing its
+// gradients, front to back, by the loops that dram_cache has, too.
 //
 // Above it: batch_verbs_body.h. Below it: csrc/batch, host_launcher.h. A device numbers keys
-// occurrence by occurrence in a table that all lanes share (deduplicate.h), and sums run by run
-// (updates.h), at random places of memory; a thread of the host would wait for each of them, and
-// for branches that cannot be foreseen. What comes out is the same: keys in order of first
-// occurrence, and the same additions in the same order. Tests hold the device's text, on emulated
-// lanes and under the CUDA cache's launcher, to these results.
+// occurrence by occurrence in a table that all lanes share (deduplicate.h), pools bag by bag
+// (moves.h) and sums run by run (updates.h), at random places of memory; a thread of the host would
+// wait for each of them, and for branches that cannot be foreseen. What comes out is the same: keys
+// in order of first occurrence, and the same additions in the same order. Tests hold the device's
+// text, on emulated lanes and under the CUDA cache's launcher, to these results.
 #pragma once
 
 #include "gpu_cache/gpu_plan.h"
@@ -49,6 +49,16 @@ inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64
   shares->NoteNumbered(plan->num_unique(), most);
 }
 
+// Sums or means of bags of rows that lie in their slots, to their places in out.
+inline void PoolBags(const HostLauncher& launcher, const CacheArgs& cache, const BagsView& bags,
+                     OutputValues out, GpuPlan* plan) {
+  const BatchArgs& batch = plan->batch();
+  const float** rows = plan->pooling()->PrepareRows(batch.num_occurrences);
+  launcher.one(batch.num_occurrences,
+               [&](auto, int64_t i) { rows[i] = WeightsAt(cache, batch.slots[batch.inverse[i]]); });
+  plan->pooling()->Pool(launcher.key_loops(), bags, cache.dim, launcher.pool(), out);
+}
+
 // What a share has counted of its keys, where the kernels read it: by their ids in the batch.
 inline void GiveCounts(const KeyShare& share, GpuPlan* plan) {
   uint32_t* const shows = plan->shows();
@@ -63,12 +73,12 @@ inline void GiveCounts(const KeyShare& share, GpuPlan* plan) {
 // Sums the gradients of every key, those of bags unless `bags` is null. The first key with a sum
 // that is not finite, or -1. In a table with statistics it also counts: labels [L], or null.
 inline int64_t SumByKey(const HostLauncher& launcher, const CacheArgs& cache,
-                        const float* gradients, const BagsView* bags, const uint8_t* labels,
+                        GradientValues gradients, const BagsView* bags, const uint8_t* labels,
                         GpuPlan* plan) {
   const KeyLoops& loops = launcher.key_loops();
-  GradientView view = {gradients, nullptr, nullptr, cache.dim};
+  GradientView view = {gradients.wide, nullptr, nullptr, cache.dim, gradients.narrow};
   if (bags != nullptr) {
-    view = plan->pooling()->Spread(*bags, {gradients}, cache.dim, launcher.pool());
+    view = plan->pooling()->Spread(*bags, gradients, cache.dim, launcher.pool());
   }
   const int64_t num_unique = plan->num_unique();
   const int32_t dim = cache.dim;

@@ -7,7 +7,8 @@
 //     rows(dim, count, body)   the same with a group for row arithmetic
 //     rows_out(dim, count, out, body)   the same for rows that are written to out [count, dim]
 // each with two functions, if wanted, that ask the memory of the host for what an item will need:
-// near(i), and before it far(i) for what near(i) itself reads.
+// near(i), and before it far(i) for what near(i) itself reads; and
+//     alone()                  the same, on the calling thread
 #pragma once
 
 #include <algorithm>
@@ -71,18 +72,22 @@ class HostLauncher {
     });
   }
 
+  HostLauncher alone() const { return HostLauncher(nullptr, key_loops_); }
+  // Null: the calling thread alone.
   ThreadPool* pool() const { return pool_; }
-  int num_threads() const { return pool_->num_threads(); }
+  int num_threads() const { return pool_ == nullptr ? 1 : pool_->num_threads(); }
   const KeyLoops& key_loops() const { return *key_loops_; }
 
  private:
+  HostLauncher(ThreadPool* pool, const KeyLoops* key_loops) : pool_(pool), key_loops_(key_loops) {}
+
   static constexpr int64_t kItemsPerThread = 2048;  // fewer are not worth waking a thread
 
   static constexpr int64_t kItemsAtOnce = 32;
 
   // How many threads so many items are worth.
   int64_t num_useful(int64_t count) const {
-    return std::clamp<int64_t>(count / kItemsPerThread, 1, pool_->num_threads());
+    return std::clamp<int64_t>(count / kItemsPerThread, 1, num_threads());
   }
 
   template <class Group, class Body, class Near, class Far>

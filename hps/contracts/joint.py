@@ -1,7 +1,7 @@
 """Joint look-ups: the keys of several tables, looked up and stepped in one native call a phase.
 
 Above it: `hps.SparseEmbeddings`, `hps.RowOptimizer`, `hps.Pipeline`. Below it: the server that does
-it, `hps.ParameterServer` with its rows in DRAM; other servers go table by table.
+it, `hps.ParameterServer` with its working rows on the host; other servers go table by table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ class JointIds(Protocol):
 class KeysByTable:
     """Keys of tables in tensors of their own: what a batch has of each of them."""
 
-    features: Sequence[Ids]
+    features: list[Ids]
     num_examples: int
 
     def give_to(self, batch: _C.TableBatch) -> None:
@@ -101,23 +101,20 @@ class KeysByTable:
         """
         try:
             # What they are the native core finds out, at a fraction of what it costs here.
-            arrays = (
-                [ids.keys_L.numpy() for ids in self.features],
-                [ids.offsets.numpy() for ids in self.features],
-                [None if ids.weights_L is None else ids.weights_L.numpy() for ids in self.features],
-            )
-            batch.take_parts(*arrays, self.num_examples)
+            batch.take_parts(self.features, self.num_examples)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             # Numbers with gaps between them; or something is wrong, and is told here.
-            batch.take_parts(*self._contiguous(), self.num_examples)
+            batch.take_parts([_Arrays(ids) for ids in self.features], self.num_examples)
 
-    def _contiguous(self) -> tuple[list[HostArray], list[HostArray], list[HostArray | None]]:
-        weights = [ids.weights_L for ids in self.features]
-        return (
-            [as_keys(ids.keys_L) for ids in self.features],
-            [as_contiguous(ids.offsets, "offsets") for ids in self.features],
-            [None if own is None else as_contiguous(own, "weights") for own in weights],
-        )
+
+class _Arrays:
+    """Ids as arrays without gaps."""
+
+    def __init__(self, ids: Ids) -> None:
+        self.keys_L = as_keys(ids.keys_L)
+        self.offsets = as_contiguous(ids.offsets, "offsets")
+        weights = ids.weights_L
+        self.weights_L = None if weights is None else as_contiguous(weights, "weights")
 
 
 @dataclass(slots=True)

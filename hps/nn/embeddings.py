@@ -23,7 +23,7 @@ from hps.nn.embeddings_input import (
     check_names,
     chosen_of,
     counts_of,
-    ids_of,
+    found_in,
     ids_of_features,
     keys_of_all,
     learns_weights,
@@ -92,8 +92,8 @@ class SparseEmbeddings(nn.Module):
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
-    the step. With a gpu_cache as a SparseEmbedding a table; of servers and on ranks, too, but
-    what the tables ask for travels together.
+    the step. With a gpu_cache on a device as a SparseEmbedding a table; of servers and on ranks,
+    too, but what the tables ask for travels together.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
     in this process's DRAM, the module knows its features, and no bag weight requires a gradient;
@@ -245,8 +245,8 @@ class SparseEmbeddings(nn.Module):
         if isinstance(ids, Batch):
             layout = self._layout or self._told_layout(counts_of(self._server, ids))
             output = self._look_up_batch(layout, ids)
-            if len(ids):
-                self._layout = layout  # also what this batch has told, which was right
+            if layout is not self._layout and len(ids):
+                self._layout = layout  # what this batch has told, which was right
             return output
         if hasattr(ids, "values") and hasattr(ids, "weights_or_none"):  # a KeyedJaggedTensor
             return self._look_up_tensor(ids)
@@ -257,27 +257,34 @@ class SparseEmbeddings(nn.Module):
     # What is looked up.
 
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
-        found = [ids_of(batch, table) for table in layout.places.tables]
+        found = found_in(batch, layout.places.tables)
+        # Most have no weights, of which no question is asked.
+        weights = [ids.weights_L for ids in found if ids.weights_L is not None]
+        is_learning = len(weights) > 0 and any(map(want_gradients, weights))
+        is_joint = self._is_joint and not is_learning and not layout.chosen
+        if is_joint and batch.rows is None:
+            ids = KeysByTable(found, len(batch))
+            try:
+                return self._read(layout.places, ids, None, batch)
+            except ConfigError:
+                check_counts(layout, found, len(batch))  # which has more to say of it
+                raise
         check_counts(layout, found, len(batch))
-        is_learning = any(want_gradients(ids.weights_L) for ids in found)
         if layout.chosen:
             return self._look_up_chosen(layout, found, batch, is_learning)
-        calls: list[_Call] = [(batch, None, None, 1)] * len(found)
-        if self._server.joint is None or is_learning:
-            return self._look_up_tables(layout, calls, is_learning)
-        places, rows = self._pinned(layout.places, batch)
-        if rows is not None:
-            return self._read(places, None, rows, batch)
-        if batch.rows is not None:  # pinned, but not together
-            return self._look_up_tables(layout, calls, is_learning)
-        return self._read(layout.places, KeysByTable(found, len(batch)), None, batch)
+        if is_joint:
+            places, rows = self._pinned(layout.places, batch)
+            if rows is not None:
+                return self._read(places, None, rows, batch)
+        # Also what is pinned, but not together.
+        return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found), is_learning)
 
     def _look_up_chosen(
         self, layout: FeatureLayout, found: list[Ids], batch: Batch, is_learning: bool
     ) -> torch.Tensor:
         """Of a batch that has more features than are read."""
         own = chosen_of(layout, found, len(batch))
-        if self._server.joint is not None and not is_learning:
+        if self._is_joint and not is_learning:
             return self._read(layout.places, KeysByTable(own, len(batch)), None, batch)
         read = replace(batch, features=dict(zip(layout.places.tables, own, strict=True)), rows=None)
         return self._look_up_tables(layout, [(read, None, None, 1)] * len(own), is_learning)
@@ -289,7 +296,7 @@ class SparseEmbeddings(nn.Module):
         check_names(layout, names)
         keys, offsets, weights = tensor.values(), tensor.offsets(), tensor.weights_or_none()
         arrays = keys_of_all(layout, (keys, offsets, weights), num_examples)
-        if self._server.joint is not None and not want_gradients(weights):
+        if self._is_joint and not want_gradients(weights):
             output = self._read(layout.places, arrays, None, None)
             self._layout = layout
             return output

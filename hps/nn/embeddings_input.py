@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from hps.contracts.training import RowServer
 
 
-def ids_of(batch: Batch, table: str) -> Ids:
-    if table not in batch.features:
+def found_in(batch: Batch, tables: tuple[str, ...]) -> list[Ids]:
+    """What a batch has of each of these tables; ConfigError if it lacks one."""
+    features = batch.features
+    try:
+        return [features[table] for table in tables]
+    except KeyError as error:
         raise ConfigError(
-            f"SparseEmbeddings: the batch lacks table {table!r}; it holds {sorted(batch.features)}"
-        )
-    return batch.features[table]
+            f"SparseEmbeddings: the batch lacks table {error}; it holds {sorted(features)}"
+        ) from None
 
 
 def counts_of(server: "RowServer", batch: Batch) -> dict[str, str]:

@@ -196,6 +196,8 @@ class PendingGradients:
 
     def drop_all(self) -> None:
         """Forgets everything pending."""
+        if self.is_empty:  # as behind most steps
+            return
         for update in list(self._joint.values()):
             self._keep_joint_memory(update)
         self._joint.clear()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hps.contracts.training import RowServer
 
 DTYPES = (torch.float32, torch.bfloat16)
+_SMALL_COPY = 1 << 14  # torch copies so many floats, and more, with one thread
 
 
 def check_dtype(dtype: torch.dtype, where: str) -> None:
@@ -99,7 +100,7 @@ def collect(server: "RowServer", order: int, update: JointUpdate, is_own: bool =
     """Leaves a gradient with the server, a copy unless it is nobody else's."""
     pending, grad = pending_of(server), update.grads
     if not is_own:
-        update.grads = _copied(pending, grad.contiguous())
+        update.grads = _copied(pending, grad.contiguous().resolve_neg())
         update.is_copy = True
     pending.add_joint(order, update)
 
@@ -111,9 +112,11 @@ def _copied(pending: PendingGradients, grad: torch.Tensor) -> torch.Tensor:
         return grad.float()
     words = grad.view(torch.float32) if is_narrow else grad
     copy = pending.new_grads(OF_SEVERAL, len(words), words.shape[1], HOST)
-    if len(words):
+    if words.numel() <= _SMALL_COPY:
+        copy.copy_(words)
+    else:
         pending.copy_by_bag(words, copy)
-    return copy.view(grad.dtype)
+    return copy.view(grad.dtype) if is_narrow else copy
 
 
 def read(
@@ -128,6 +131,7 @@ def read(
         output = new_output(rows.num_examples, places.width, dtype)
         rows.pool(places, output)
         return output, rows
-    assert ids is not None and server.joint is not None
+    joint = server.joint
+    assert ids is not None and joint is not None
     output = new_output(ids.num_examples, places.width, dtype)
-    return output, server.joint.look_up(ids, places, output)
+    return output, joint.look_up(ids, places, output)

@@ -18,15 +18,19 @@ from torch.autograd.function import once_differentiable
 
 # Python's references, torch's, those of its storage; of a view also those of what it views.
 References = tuple[int, int, int, int, int]
+# None where a version of torch has them not.
+_use_count: Any = getattr(torch.Tensor, "_use_count", None)
+_storage_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 
 def is_unshared(grad: torch.Tensor, references: References) -> bool:
-    """True if nobody but the backward that got `grad` refers to it, and it is all of its memory.
+    """True if nobody but the backward that got `grad` refers to it, and it is all of its memory,
+    value by value.
 
     Args:
         references: as that backward counted them itself, at first.
     """
-    if not grad.is_contiguous() or references not in _unshared():
+    if not grad.is_contiguous() or grad.is_neg() or references not in _unshared():
         return False
     return grad._base is None or grad._base.numel() == grad.numel()
 
@@ -35,12 +39,11 @@ def count_references(grad: torch.Tensor) -> References:
     """To be called by backward itself, in a statement of its own: a call between the two, or an
     argument beside it, would be a reference more."""
     base = grad._base
-    use_count = getattr(torch.Tensor, "_use_count", None)
-    if use_count is None or not hasattr(torch._C, "_storage_Use_Count"):
+    if _use_count is None or _storage_use_count is None:
         return (-1, -1, -1, -1, -1)  # which is never what was counted
-    of_base = (0, 0) if base is None else (sys.getrefcount(base), use_count(base))
-    of_storage = torch._C._storage_Use_Count(grad.untyped_storage()._cdata)
-    return (sys.getrefcount(grad), use_count(grad), of_storage, *of_base)
+    of_base = (0, 0) if base is None else (sys.getrefcount(base), _use_count(base))
+    of_storage = _storage_use_count(grad.untyped_storage()._cdata)
+    return (sys.getrefcount(grad), _use_count(grad), of_storage, *of_base)
 
 
 class _Probe(torch.autograd.Function):

@@ -139,10 +139,11 @@ class RowOptimizer(torch.optim.Optimizer):
     def _apply(self) -> "Sequence[RowUpdate | JointUpdate]":
         """Applies what is pending; returns it."""
         pending, server = self._pending, self._server
-        joint = pending.joint_update()
-        if joint is not None and server.joint is not None:
-            server.joint.apply(joint, pending.forget_joint)
-            return [joint]
+        update = pending.joint_update()
+        joint = None if update is None else server.joint
+        if update is not None and joint is not None:
+            joint.apply(update, pending.forget_joint)
+            return [update]
         updates = pending.updates()
         if updates or server.ranks is not None:
             server.apply(updates, pending.forget_applied)

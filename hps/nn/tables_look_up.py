@@ -1,5 +1,5 @@
-"""A look-up of several tables where there is no native batch over them: with a gpu_cache, from
-servers and between ranks. The server is asked for all tables at once.
+"""A look-up of several tables where there is no native batch over them: with a gpu_cache on a
+device, from servers and between ranks. The server is asked for all tables at once.
 
 Above it: `hps.nn.embeddings`. Below it: the server's `pull_tables`, `hps.nn.embedding`.
 """

@@ -27,6 +27,8 @@ from hps.types import PinnedRows
 if TYPE_CHECKING:
     from hps.parameter_server.joint_batches import JointBatches
 
+_NATIVE_CACHES = (_C.DramCache, _C.GpuCache)  # of the host
+
 
 class Batches:
     """Pin, warm, want, apply.
@@ -45,7 +47,7 @@ class Batches:
         for stack in tables.stacks.values():
             stack.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
-        self._has_native_caches = all(isinstance(cache, _C.DramCache) for cache in caches)
+        self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
         self._joint: JointBatches | None = None
 
     @property

@@ -108,6 +108,7 @@ class JointBatches:
         self._tables.check_open()
         group = self._groups.get(tables)
         if group is None:
-            made = TableGroup([self._tables.stack(table) for table in tables])
+            known = self._tables
+            made = TableGroup([known.stack(table) for table in tables], known.stacks)
             group = self._groups.setdefault(tables, made)
         return JointBatchRows(group, self._tables.lock)

@@ -295,8 +295,8 @@ class ParameterServer:
 
     @property
     def joint(self) -> "JointServer | None":
-        """Look-ups and steps of several tables at once; None with a gpu_cache, whose tables are
-        worked off one after the other."""
+        """Look-ups and steps of several tables at once; None with a gpu_cache on a device, whose
+        tables are worked off one after the other."""
         return self.parts.batches.joint
 
     @property

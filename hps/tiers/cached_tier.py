@@ -84,7 +84,7 @@ class CachedTier:
         self._idle_plans: list[BatchPlan] = []  # guarded by the lock
         # The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
         # the rows on their way. Guarded by the lock.
-        self._moving: BatchPlan | None = None
+        self.moving: BatchPlan | None = None
         # Guarded by the turn.
         self._scratch: Images = np.empty(0, np.uint8)
 
@@ -115,9 +115,9 @@ class CachedTier:
                 # What is current has been found whole by a pull, a push or another pin.
                 if first or count >= 0 or not cache.is_current(plan) or plan.num_missing:
                     cache.find(plan, first, count)
-                self._moving = plan
+                self.moving = plan
                 if not cache.reserve(plan):
-                    self._moving = None
+                    self.moving = None
                     return False
                 num_missing = plan.num_missing
                 victims, missing = cache.victims(plan), cache.missing_keys(plan)
@@ -127,7 +127,7 @@ class CachedTier:
             self._look_at(rows, found)
             with self.lock, self.counters:
                 cache.fill(plan, rows, found, self.rates[self.name], False)
-                self._moving = None
+                self.moving = None
                 if source is None:
                     window = plan.num_unique - first if count < 0 else count
                     self.counters.hits += window - num_missing
@@ -138,7 +138,7 @@ class CachedTier:
         except BaseException:
             with self.lock:
                 cache.abandon(plan)
-                self._moving = None
+                self.moving = None
             raise
         return True
 
@@ -163,14 +163,14 @@ class CachedTier:
     def has_pending(self, plan: BatchPlan) -> bool:
         """True if a row of the plan may be on its way (I4). Under the lock."""
         assert_held(self.lock)
-        if self._moving is None:
+        if self.moving is None:
             return False
         return bool((self.cache.contains(plan.unique_keys) == PENDING).any())
 
     @property
     def is_moving(self) -> bool:
         """True while a batch's rows are on their way."""
-        return self._moving is not None
+        return self.moving is not None
 
     def fetch_below(self, keys: Keys) -> tuple[Images, Images]:
         """Rows of distinct keys from below, and which were found. Within the turn."""
@@ -227,8 +227,8 @@ class CachedTier:
         codes = self.cache.contains(keys)
         stored: Flags = codes & np.uint8(1)
         unknown = np.flatnonzero((codes == 0) | (codes == PENDING))
-        if len(unknown) and self._moving is not None:
-            buffered = self.layout.keys(self.cache.victims(self._moving))
+        if len(unknown) and self.moving is not None:
+            buffered = self.layout.keys(self.cache.victims(self.moving))
             stored[unknown] = np.isin(keys[unknown], buffered)
             unknown = unknown[stored[unknown] == 0]
         if len(unknown):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hps import _C
-from hps.common.arrays import HostArray, OutputPool
+from hps.common.arrays import OutputPool
 from hps.common.bags import BagPooling, clicks_of_bags, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys, Labels
@@ -34,9 +34,13 @@ class TableGroup:
 
     Args:
         stacks: of the tables; their caches are native.
+        all_stacks: of the server, by table.
     """
 
-    def __init__(self, stacks: "Sequence[TableStack]") -> None:
+    def __init__(
+        self, stacks: "Sequence[TableStack]", all_stacks: "Mapping[str, TableStack]"
+    ) -> None:
+        self.all_stacks = all_stacks
         self.tables = tuple(stack.name for stack in stacks)
         self.stacks = tuple(stacks)
         self._counts = _C.TableCounts(len(stacks))
@@ -49,15 +53,15 @@ class TableGroup:
     @property
     def is_moving(self) -> bool:
         """True while rows of one of the tables are on their way."""
-        return any([stack.is_moving for stack in self.stacks])
+        return any([stack.moving is not None for stack in self.stacks])
 
     def take(self) -> _C.TableBatch:
         """A batch for one caller."""
         try:
             return self._idle.pop()
         except IndexError:
-            caches = [cast("_C.DramCache", stack.cache) for stack in self.stacks]
-            return _C.TableBatch(caches, self._counts)
+            caches = [stack.cache for stack in self.stacks]
+            return _C.TableBatch(cast("list[_C.DramCache]", caches), self._counts)
 
     def give(self, batch: _C.TableBatch) -> None:
         """Nobody uses it any more."""
@@ -102,10 +106,15 @@ class JointBatchRows:
             ConfigError: offsets that do not rise, or a weight that is not finite.
             StoreError, CorruptionError: a row could not be read.
         """
-        batch, target = self._held(), _numbers(out)
+        batch = self._held()
         with self._lock:
-            self._take(ids)
-            absent = self._absent(batch.pull(places.native, target))
+            try:
+                ids.give_to(batch)
+                is_whole = batch.pull(places.native, out)
+            except ValueError as error:
+                raise self._refused(error) from None
+            self.num_examples = ids.num_examples
+            absent = self._absent(is_whole)
         for table in absent:
             self._pool_again(table, places, out)
 
@@ -130,7 +139,11 @@ class JointBatchRows:
         try:
             with self._lock:
                 pinned.add(self)
-                self._take(ids)
+                try:
+                    ids.give_to(batch)
+                except ValueError as error:
+                    raise self._refused(error) from None
+                self.num_examples = num_examples
                 for stack in self._stacks:  # before anything is: an erase may come at any time
                     stack.hold(self)
                 self._holds = True
@@ -146,7 +159,7 @@ class JointBatchRows:
 
     def belongs_to(self, stacks: "Mapping[str, TableStack]") -> bool:
         """True if the rows lie in a server's stacks (by table), not in another server's."""
-        return all([stacks.get(stack.name) is stack for stack in self._stacks])
+        return self._group.all_stacks is stacks
 
     def are_of(self, features: "Mapping[str, Ids]", num_examples: int) -> bool:
         """As JointRows has it."""
@@ -181,7 +194,7 @@ class JointBatchRows:
         """
         assert_held(self._lock)
         batch = self._held()
-        table, culprit = batch.sum(places.native, _numbers(grads), rates, clicks)
+        table, culprit = batch.sum(places.native, grads, rates, clicks)
         if table >= 0:
             self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
 
@@ -200,7 +213,7 @@ class JointBatchRows:
         with self._lock:
             if self.is_released:
                 raise ConfigError(f"the rows of this batch of {list(self.tables)} were released")
-            batch.pool(places.native, _numbers(out))
+            batch.pool(places.native, out)
 
     def of_tables(self) -> "Mapping[str, PinnedRows]":
         """As JointRows has it."""
@@ -281,12 +294,8 @@ class JointBatchRows:
         assert self._batch is not None
         return self._batch
 
-    def _take(self, ids: JointIds) -> None:
-        try:
-            ids.give_to(self._held())
-        except ValueError as error:
-            raise ConfigError(f"tables {list(self.tables)}: {error}") from None
-        self.num_examples = ids.num_examples
+    def _refused(self, error: ValueError) -> ConfigError:
+        return ConfigError(f"tables {list(self.tables)}: {error}")
 
     def _absent(self, is_whole: bool) -> list[int]:
         """Tables of which a look-up did not find each row, or one that may be on its way. Under
@@ -330,9 +339,3 @@ class JointBatchRows:
         values = torch.from_numpy(pooled)
         for feature, column in enumerate(columns):
             out[:, column : column + dim] = values[:, feature * dim : (feature + 1) * dim]
-
-
-def _numbers(values: torch.Tensor) -> HostArray:
-    """As the native core takes them: float32, or the bits of bfloat16."""
-    is_narrow = values.dtype == torch.bfloat16
-    return values.view(torch.int16).numpy() if is_narrow else values.numpy()

@@ -197,8 +197,8 @@ class ModelRecipe:
         by itself is much of a small one; not so many more that memory would tell.
 
         Args:
-            server: of the rows. With a gpu_cache, which must hold all keys of a batch, from servers
-                and between ranks it is the batch of the training.
+            server: of the rows. With a gpu_cache on a device, which must hold all keys of a batch,
+                from servers and between ranks it is the batch of the training.
         """
         own = self.reader_config().batch_size
         if server.joint is None:

@@ -224,7 +224,7 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
             other = Call(lambda: server.pin("ads", np.arange(9000, 9008, dtype=np.uint64)))
             assert store.reached.wait(60)
             stack = server.parts.tables.stack("ads")
-            victims = stack.layout.keys(stack.cache.victims(stack._moving))
+            victims = stack.layout.keys(stack.cache.victims(stack.moving))
             assert len(victims) > 0 and not stack.cache.contains(victims).any()
             assert server.contains("ads", victims).all() and server.num_rows("ads") == 700
             calls = {
@@ -241,7 +241,7 @@ def test_a_row_on_its_way_down_is_seen_by_every_verb(lab: Lab) -> None:
         with held(server, "append") as store:
             other = Call(lambda: server.pin("ads", np.arange(9100, 9108, dtype=np.uint64)))
             assert store.reached.wait(60)
-            victims = stack.layout.keys(stack.cache.victims(stack._moving))
+            victims = stack.layout.keys(stack.cache.victims(stack.moving))
             erase = Call(lambda: server.erase("ads", victims))
             assert erase.is_waiting()
             store.gate.set()

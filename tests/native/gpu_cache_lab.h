@@ -51,6 +51,8 @@ class SimtLauncher {
     any(count, body);
   }
 
+  SimtLauncher alone() const { return *this; }
+
   int64_t num_meetings() const { return any_->num_meetings() + rows_->num_meetings(); }
 
  private:
@@ -91,14 +93,25 @@ void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64
   launcher.one(count, [&](auto group, int64_t i) { NumberKeyOne(group, args, i); });
 }
 
+// As a device pools: bag by bag, into features side by side.
+template <int kSize>
+void PoolBags(const SimtLauncher<kSize>& launcher, const CacheArgs& cache, const BagsView& bags,
+              OutputValues out, GpuPlan* plan) {
+  HPS_CHECK(out.narrow == nullptr && bags.columns == nullptr);
+  const PoolArgs args = {cache,    plan->batch(),     bags.offsets,      bags.weights,
+                         out.wide, bags.num_examples, bags.num_features, bags.is_mean};
+  launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(group, args, i); });
+}
+
 // As a device sums gradients: run by run, over occurrences sorted by id.
 template <int kSize>
 int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
-                 const float* gradients, const BagsView* bags, const uint8_t* labels,
+                 GradientValues gradients, const BagsView* bags, const uint8_t* labels,
                  GpuPlan* plan) {
+  HPS_CHECK(gradients.narrow == nullptr && (bags == nullptr || !bags->are_rows()));
   Pooling pooling;
-  GradientView view = {gradients, nullptr, nullptr, cache.dim};
-  if (bags != nullptr) view = pooling.Spread(*bags, {gradients}, cache.dim, nullptr);
+  GradientView view = {gradients.wide, nullptr, nullptr, cache.dim};
+  if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
   std::vector<uint32_t> rows(bags == nullptr ? 0 : static_cast<size_t>(num_occurrences));

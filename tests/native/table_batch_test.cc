@@ -1,20 +1,24 @@
 // TableBatch under the sanitizers: batches of tables of several widths, in pieces, from narrow and
 // wide offsets, weighted or not, on several threads; refused ones; rows that are missing; pins.
+// Over dram_cache and over the host build of gpu_cache.
 //
-// Above it: CTest. Below it: csrc/dram_cache. Rows and gradients are whole numbers of small size,
+// Above it: CTest. Below it: csrc/table_batch. Rows and gradients are whole numbers of small size,
 // so that sums are exact and can be foretold one by one; the bits of rounded ones are the Python
 // tests' business.
-#include "dram_cache/table_batch.h"
+#include "table_batch/table_batch.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "common/check.h"
 #include "common/hash.h"
+#include "dram_cache/dram_cache.h"
+#include "gpu_cache/gpu_cache.h"
 
 namespace hps {
 namespace {
@@ -27,20 +31,40 @@ const std::vector<int64_t> kDims = {1, 8, 16, 20, 64};
 
 uint64_t KeyOf(int64_t number) { return MixKey(static_cast<uint64_t>(number) + 1); }
 
+Status Open(const DramCacheOptions& options, ThreadPool* pool, std::unique_ptr<DramCache>* cache) {
+  return DramCache::Open(options, pool, cache);
+}
+Status Open(const GpuCacheOptions& options, ThreadPool* pool, std::unique_ptr<GpuCache>* cache) {
+  return GpuCache::Open(options, HostLauncher(pool), cache);
+}
+
 // A table of rows that hold whole numbers, and what its rows should be.
 struct Table {
-  Table(int64_t dim, ThreadPool* pool) : dim(dim) {
-    DramCacheOptions options;
+  explicit Table(int64_t dim) : dim(dim) {}
+  virtual ~Table() = default;
+
+  virtual std::unique_ptr<TableRows> rows_in_cache() = 0;
+  virtual int64_t num_pins() const = 0;
+  float* row(int64_t number) { return rows.data() + number * dim; }
+
+  const int64_t dim;
+  std::vector<float> rows;  // [kNumKeys, dim]
+};
+
+template <class Cache, class Plan, class Options>
+struct TableOf final : Table {
+  TableOf(int64_t dim, ThreadPool* pool) : Table(dim) {
+    Options options;
     options.layout = {OptimizerKind::kSgd, dim};
     options.initializer = {InitializerKind::kConstant, 0.0f, 0.0f, 0};
     options.capacity_bytes = 1000 * (options.layout.row_bytes() + 5) + 65536;
-    HPS_CHECK(DramCache::Open(options, pool, &cache).ok());
+    HPS_CHECK(Open(options, pool, &cache).ok());
     std::vector<uint64_t> keys;
     for (int64_t number = 0; number < kNumKeys; ++number) {
       keys.push_back(KeyOf(number));
       for (int64_t d = 0; d < dim; ++d) rows.push_back(static_cast<float>(number % 50 + d));
     }
-    BatchPlan plan;
+    Plan plan;
     cache->MakePlan(keys.data(), kNumKeys, &plan);
     const int64_t missing = cache->Find(&plan, 0, -1);
     HPS_CHECK(missing == kNumKeys && cache->Reserve(&plan));
@@ -50,12 +74,23 @@ struct Table {
     cache->Assign(&plan, rows.data(), nullptr, nullptr, kRate);
     cache->Release(&plan);
   }
-  float* row(int64_t number) { return rows.data() + number * dim; }
 
-  const int64_t dim;
-  std::unique_ptr<DramCache> cache;
-  std::vector<float> rows;  // [kNumKeys, dim]
+  std::unique_ptr<TableRows> rows_in_cache() override {
+    return std::make_unique<RowsIn<Cache, Plan>>(cache.get());
+  }
+  int64_t num_pins() const override {
+    if constexpr (std::is_same_v<Cache, DramCache>) {
+      return cache->num_pins();
+    } else {
+      return cache->count(kCountPins);
+    }
+  }
+
+  std::unique_ptr<Cache> cache;
 };
+
+using DramTable = TableOf<DramCache, BatchPlan, DramCacheOptions>;
+using GpuTable = TableOf<GpuCache, GpuPlan, GpuCacheOptions>;
 
 // One table's features: numbers of keys, and bags of 0, 1, 2 or 4 of them.
 struct Features {
@@ -104,11 +139,17 @@ struct Features {
 
 class Lab {
  public:
-  explicit Lab(int threads) : pool_(threads), generator_(static_cast<uint32_t>(threads)) {
-    for (const int64_t dim : kDims) tables_.push_back(std::make_unique<Table>(dim, &pool_));
-    std::vector<DramCache*> caches;
-    for (const auto& table : tables_) caches.push_back(table->cache.get());
-    batch_ = std::make_unique<TableBatch>(caches, &counts_);
+  Lab(int threads, bool is_gpu) : pool_(threads), generator_(static_cast<uint32_t>(threads)) {
+    std::vector<std::unique_ptr<TableRows>> rows;
+    for (const int64_t dim : kDims) {
+      if (is_gpu) {
+        tables_.push_back(std::make_unique<GpuTable>(dim, &pool_));
+      } else {
+        tables_.push_back(std::make_unique<DramTable>(dim, &pool_));
+      }
+      rows.push_back(tables_.back()->rows_in_cache());
+    }
+    batch_ = std::make_unique<TableBatch>(std::move(rows), &counts_);
   }
 
   // A step of `num_examples`, pinned or not, whose outputs and rows are as foretold.
@@ -137,7 +178,7 @@ class Lab {
     batch_->Apply(rates);
     if (is_pinned) batch_->Release();
     StepRows(gradients);
-    for (const auto& table : tables_) HPS_CHECK(table->cache->num_pins() == 0);
+    for (const auto& table : tables_) HPS_CHECK(table->num_pins() == 0);
   }
 
   // What is not to be looked up is refused, and no other table is touched by that.
@@ -172,11 +213,11 @@ class Lab {
     batch_->Hold();
     for (size_t table = 0; table < tables_.size(); ++table) {
       HPS_CHECK(batch_->num_missing(table) == (table == 3));
-      HPS_CHECK((tables_[table]->cache->num_pins() > 0) ==
-                (table != 3 && batch_->plan(table)->num_unique() > 0));
+      HPS_CHECK((tables_[table]->num_pins() > 0) ==
+                (table != 3 && batch_->rows(table)->num_unique() > 0));
     }
     batch_->Release();
-    for (const auto& table : tables_) HPS_CHECK(table->cache->num_pins() == 0);
+    for (const auto& table : tables_) HPS_CHECK(table->num_pins() == 0);
   }
 
  private:
@@ -272,15 +313,17 @@ class Lab {
 }  // namespace hps
 
 int main() {
-  for (const int threads : {1, 2, 3}) {
-    hps::Lab lab(threads);
-    for (const int64_t num_examples : {1, 7, 300, 3000}) {
-      lab.Step(num_examples, false);
-      lab.Step(num_examples, true);
+  for (const bool is_gpu : {false, true}) {
+    for (const int threads : {1, 2, 3}) {
+      hps::Lab lab(threads, is_gpu);
+      for (const int64_t num_examples : {1, 7, 300, 3000}) {
+        lab.Step(num_examples, false);
+        lab.Step(num_examples, true);
+      }
+      lab.Refuse();
+      lab.Miss();
+      lab.Step(50, true);
     }
-    lab.Refuse();
-    lab.Miss();
-    lab.Step(50, true);
   }
   std::puts("table batch: ok");
   return 0;

@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 import hps
+from hps.parameter_server.opening import Tiers
 from tests.lab import random_floats, random_keys
+from tests.twins.dram_cache import TwinDramCache
 
 OPTIMIZERS: dict[str, Any] = {
     "one": hps.SGD(lr=0.1),
@@ -61,9 +63,21 @@ def config_of(folder: Path, dram: str = "64MiB", optimizer: Any = None, **option
     )
 
 
-def open_tables(folder: Path, dram: str = "64MiB", **options: Any) -> hps.ParameterServer:
-    """A server of all six; options as config_of."""
-    return hps.ParameterServer(config_of(folder, dram, **options))
+def tiers_of(kind: str) -> Tiers:
+    """The native tiers; of the kind "twins" caches that have no joint look-ups."""
+    return Tiers(make_cache=TwinDramCache) if kind == "twins" else Tiers()
+
+
+def open_tables(
+    folder: Path, dram: str = "64MiB", kind: str = "dram", **options: Any
+) -> hps.ParameterServer:
+    """A server of all six; options as config_of. Of the kind "gpu" the host build of gpu_cache is
+    over it; of the kind "twins" tables are worked off one by one."""
+    if kind == "gpu":
+        options["gpu"] = hps.GpuCacheConfig(bytes="8MiB", device="cpu")
+    server = hps.ParameterServer(config_of(folder, dram, **options), _tiers=tiers_of(kind))
+    assert (server.joint is None) == (kind == "twins")
+    return server
 
 
 def draw_bags(

@@ -80,10 +80,11 @@ def test_rows_that_come_from_the_ssd_change_no_bit(
     assert found == rounded[1]
 
 
-def test_with_a_gpu_cache_bits_are_those_without(
-    tmp_path: Path, rounded: dict[int, Result]
+@pytest.mark.parametrize("kind", ["gpu", "twins"])
+def test_over_other_caches_bits_are_the_same(
+    tmp_path: Path, rounded: dict[int, Result], kind: str
 ) -> None:
-    with open_tables(tmp_path, gpu=hps.GpuCacheConfig(bytes="4MiB", device="cpu")) as server:
+    with open_tables(tmp_path, kind=kind) as server:
         assert train(server, joint(server, NARROW), batches()) == rounded[1]
 
 

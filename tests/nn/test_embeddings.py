@@ -83,6 +83,39 @@ def test_a_pipeline_changes_no_bit(
         assert outcome(server, depth=depth, accumulate=accumulate) == by_table[accumulate]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("depth", "accumulate"), [(None, 1), (0, 2), (4, 1), (4, 2)])
+def test_over_a_gpu_cache_on_the_host_no_bit_changes(
+    tmp_path: Path, by_table: dict[int, Result], threads: int, depth: int | None, accumulate: int
+) -> None:
+    with open_tables(tmp_path, kind="gpu", threads=threads) as server:
+        found = outcome(server, depth=depth, accumulate=accumulate)
+        assert server.stats()["gpu_cache"]["hits"] > 0
+    assert found == by_table[accumulate]
+
+
+def test_a_torch_that_has_no_table_of_functions_changes_no_bit(
+    tmp_path: Path, by_table: dict[int, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which it says where a tensor lies."""
+    monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    with open_tables(tmp_path) as server:
+        assert outcome(server) == by_table[1]
+    monkeypatch.undo()
+    assert hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+@pytest.mark.parametrize("depth", [None, 0, 4])
+def test_rows_that_come_into_a_gpu_cache_and_leave_it_change_no_bit(
+    tmp_path: Path, by_table: dict[int, Result], depth: int | None
+) -> None:
+    gpu = hps.GpuCacheConfig(bytes="1MiB", device="cpu")
+    with open_tables(tmp_path, dram="2MiB", gpu=gpu) as server:
+        found = outcome(server, depth=depth)
+        assert server.stats()["tables"]["most"]["gpu_cache"]["evictions"] > 50
+    assert found == by_table[1]
+
+
 @pytest.mark.parametrize("depth", [None, 0, 4])
 def test_rows_that_come_from_the_ssd_change_no_bit(
     tmp_path: Path, by_table: dict[int, Result], depth: int | None

@@ -115,11 +115,10 @@ def _rows(server: Any, table: str) -> list[tuple[int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["gpu_cache", "compiled", "evaluation"])
+@pytest.mark.parametrize("kind", ["gpu", "twins", "compiled", "evaluation"])
 def test_other_paths_have_the_same_bits(tmp_path: Path, expected: Any, kind: str) -> None:
     batches = [draw_batch(seed) for seed in BATCHES]
-    gpu = hps.GpuCacheConfig(bytes="8MiB", device="cpu") if kind == "gpu_cache" else None
-    with open_tables(tmp_path, gpu=gpu) as server:
+    with open_tables(tmp_path, kind=kind) as server:
         module: Any = chosen(server)
         if kind == "compiled":
             module = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)

@@ -16,7 +16,7 @@ import torch
 import hps
 from benchmarks.common.jagged import JaggedTensor
 from hps.nn.gradients import pending_of
-from tests.nn.embeddings_lab import FEATURES, Jagged, draw_batch, joint, open_tables
+from tests.nn.embeddings_lab import FEATURES, Jagged, draw_batch, joint, open_tables, tiers_of
 from tests.nn.test_embeddings_pinned import batch_of, ids_of
 
 GPU = hps.GpuCacheConfig(bytes="4MiB", device="cpu")
@@ -26,11 +26,12 @@ Spoil = Callable[[hps.Ids], None]
 def open_plain(
     folder: Path, names: Sequence[str] = ("a", "b"), kind: str = "dram"
 ) -> hps.ParameterServer:
-    """Tables whose features have no names; a server of the kind "gpu" has no joint look-ups."""
+    """Tables whose features have no names; kinds as open_tables."""
     tables = [hps.TableConfig(name=name, dim=4, optimizer=hps.SGD(lr=1.0)) for name in names]
     gpu = GPU if kind == "gpu" else None
-    server = hps.ParameterServer(hps.Config(path=folder / "store", tables=tables, gpu=gpu))
-    assert (server.joint is None) == (kind == "gpu") and list(server.tables) == list(names)
+    config = hps.Config(path=folder / "store", tables=tables, gpu=gpu)
+    server = hps.ParameterServer(config, _tiers=tiers_of(kind))
+    assert (server.joint is None) == (kind == "twins") and list(server.tables) == list(names)
     return server
 
 
@@ -60,7 +61,7 @@ def rows_of(server: Any, batch: hps.Batch) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("weights_learn", [False, True])
-@pytest.mark.parametrize("kind", ["dram", "gpu"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins"])
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_after_a_batch_without_examples_each_table_has_its_own_rows(
     tmp_path: Path, kind: str, weights_learn: bool, order: tuple[str, str]
@@ -83,7 +84,7 @@ def test_after_a_batch_without_examples_each_table_has_its_own_rows(
 
 
 @pytest.mark.parametrize("is_pinned", [False, True])
-@pytest.mark.parametrize("kind", ["dram", "gpu"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins"])
 def test_features_without_names_are_in_the_order_of_the_servers_tables(
     tmp_path: Path, kind: str, is_pinned: bool
 ) -> None:
@@ -99,7 +100,7 @@ def test_features_without_names_are_in_the_order_of_the_servers_tables(
 
 
 @pytest.mark.parametrize("duplicate", [copy, deepcopy])
-@pytest.mark.parametrize("kind", ["dram", "gpu"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins"])
 @pytest.mark.parametrize("orders", [("ab", "ba"), ("ba", "ab"), ("ab", "ab")])
 def test_a_copy_made_before_the_first_batch_names_its_own_columns(
     tmp_path: Path, orders: tuple[str, str], kind: str, duplicate: Callable[[Any], Any]
@@ -170,7 +171,7 @@ SPOILS: list[Spoil] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["dram", "gpu"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins"])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_a_first_batch_that_is_refused_tells_of_no_features(
     tmp_path: Path, spoil: Spoil, kind: str
@@ -189,7 +190,7 @@ def test_a_first_batch_that_is_refused_tells_of_no_features(
         assert module.feature_names == ("a.0", "b.0")
 
 
-@pytest.mark.parametrize("kind", ["dram", "gpu"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins"])
 def test_a_first_jagged_tensor_that_is_refused_tells_of_no_features(
     tmp_path: Path, kind: str
 ) -> None:
@@ -255,7 +256,7 @@ def wrapped() -> hps.Batch:
     return batch_of(5, a=hps.Ids(torch.tensor([1, 2, 3]), offsets))
 
 
-@pytest.fixture(params=["dram", "gpu"])
+@pytest.fixture(params=["dram", "gpu", "twins"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hps.ParameterServer]:
     with open_plain(tmp_path, ("a",), request.param) as server:
         yield server
@@ -311,7 +312,7 @@ def offsets_of_two_columns(jagged: Jagged) -> None:
     jagged.offsets_L = torch.stack([jagged.offsets_L, jagged.offsets_L], dim=1)
 
 
-@pytest.mark.parametrize("kind", ["dram", "gpu", "weights"])
+@pytest.mark.parametrize("kind", ["dram", "gpu", "twins", "weights"])
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -327,7 +328,7 @@ def test_a_jagged_tensor_of_other_types_and_shapes_is_refused(
     jagged = Jagged(draw_batch(1), list(FEATURES))
     spoil(jagged)
     jagged.weights_L.requires_grad_(kind == "weights")  # which goes table by table
-    with open_tables(tmp_path, gpu=GPU if kind == "gpu" else None) as server:
+    with open_tables(tmp_path, kind=kind) as server:
         with pytest.raises(hps.ConfigError, match=reason):
             joint(server)(jagged)
         assert server.pins == 0 and pending_of(server).is_empty

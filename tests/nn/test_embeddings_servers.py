@@ -25,6 +25,7 @@ from tests.nn.embeddings_lab import (
     open_tables,
     slope_of,
     tables,
+    tiers_of,
     train,
 )
 from tests.parameter_server.test_memory import MIB, peak_of
@@ -48,8 +49,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_with_a_gpu_cache_bits_are_those_without(
     tmp_path: Path, alone: Any, depth: int | None
 ) -> None:
-    with open_tables(tmp_path, gpu=hps.GpuCacheConfig(bytes="4MiB", device="cpu")) as server:
-        assert server.joint is None
+    with open_tables(tmp_path, kind="gpu") as server:
         assert train(server, joint(server), batches(), depth=depth) == alone
         assert server.stats()["gpu_cache"]["hits"] > 0
 
@@ -112,8 +112,8 @@ def test_over_ranks_a_module_of_all_tables_is_one_a_table(
         assert results[0] == alone
 
 
-@pytest.mark.parametrize("kind", ["gpu", "shards"])
-def test_jagged_tensors_and_empty_batches_are_taken_table_by_table(
+@pytest.mark.parametrize("kind", ["gpu", "twins", "shards"])
+def test_jagged_tensors_and_empty_batches_are_taken_by_all_servers(
     tmp_path: Path, kind: str
 ) -> None:
     batch, empty = draw_batch(1), draw_batch(1, 0)
@@ -132,19 +132,21 @@ def test_jagged_tensors_and_empty_batches_are_taken_table_by_table(
             output.sum().backward()
         hps.RowOptimizer(server).step()
 
-    if kind == "gpu":
-        gpu = hps.GpuCacheConfig(bytes="4MiB", device="cpu")
-        with open_tables(tmp_path / "gpu", gpu=gpu) as server:
-            look(server)
-    else:
+    if kind == "shards":
         with service(tmp_path, 2, tables=tables()) as servers, servers.client() as client:
             look(client)
+    else:
+        with open_tables(tmp_path / kind, kind=kind) as server:
+            look(server)
 
 
-def test_a_batch_without_examples_has_all_columns_of_features_without_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["dram", "twins"])
+def test_a_batch_without_examples_has_all_columns_of_features_without_names(
+    tmp_path: Path, kind: str
+) -> None:
     plain = [replace(table, features=None) for table in tables()]
-    gpu = hps.GpuCacheConfig(bytes="4MiB", device="cpu")
-    with hps.ParameterServer(hps.Config(path=tmp_path / "s", tables=plain, gpu=gpu)) as server:
+    config = hps.Config(path=tmp_path / "s", tables=plain)
+    with hps.ParameterServer(config, _tiers=tiers_of(kind)) as server:
         module = hps.SparseEmbeddings(server, {"one": 3, "four": 2})
         output = module(draw_batch(1, 0))
         assert output.shape == (0, 3 * 1 + 2 * 4)

@@ -131,5 +131,13 @@ def test_a_gradient_that_two_look_ups_get_is_copied_for_one_of_them() -> None:
 
 
 def test_a_torch_that_counts_no_references_has_all_copied(monkeypatch: Any) -> None:
-    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    monkeypatch.setattr(ownership, "_storage_use_count", None)
     assert not judged(_times)
+
+
+def test_a_gradient_that_stands_for_its_negatives_is_copied() -> None:
+    """What lies in its memory is not what it says."""
+    grad = torch.ones(2, 4)
+    for references in ownership._unshared():
+        assert is_unshared(grad, references)
+        assert not is_unshared(torch._neg_view(grad), references)

@@ -1,12 +1,12 @@
 // TableBatch: a step's keys of several tables, with a plan a table; each verb works on all of them
 // in one call.
 //
-// Above it: the bindings. Below it: DramCache and BatchPlan. A table with more than a thread's
-// share of the keys is worked on by all threads together. Each other table is one thread's from
-// verb to verb, whose near cache has its plan then, unless another thread is done with its own
-// before. Verbs are serialised by the caller. While rows of these tables are on their way Pull and
-// Hold may meet such, which the caller then asks for; Pool, Sum and Apply need rows in place. The
-// caches and the thread pool are shared.
+// Above it: the bindings. Below it: table_rows.h, whatever cache a table's rows lie in. A table
+// with more than a thread's share of the keys is worked on by all threads together. Each other
+// table is one thread's from verb to verb, whose near cache has its plan then, unless another
+// thread is done with its own before. Verbs are serialised by the caller. While rows of these
+// tables are on their way Pull and Hold may meet such, which the caller then asks for; Pool, Sum
+// and Apply need rows in place. The caches and the thread pool are shared.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "dram_cache/dram_cache.h"
+#include "common/array.h"
+#include "table_batch/table_rows.h"
 
 namespace hps {
 
@@ -50,8 +51,8 @@ class TableBatch {
   // not refused.
   enum class Stage { kNothing, kBegun, kTaken };
 
-  // Caches of one server, one at least, which share a pool of threads.
-  TableBatch(const std::vector<DramCache*>& caches, TableCounts* counts);
+  // Rows of each table of one server, one at least; their caches share a pool of threads.
+  TableBatch(std::vector<std::unique_ptr<TableRows>> rows, TableCounts* counts);
   TableBatch(const TableBatch&) = delete;
   TableBatch& operator=(const TableBatch&) = delete;
 
@@ -91,15 +92,14 @@ class TableBatch {
     counts_->hits[table] -= std::exchange(parts_[table].num_found, 0);
   }
   // Of a table that was not refused: the keys of its plan.
-  const uint64_t* keys(size_t table) const { return parts_[table].plan.keys(); }
+  const uint64_t* keys(size_t table) const { return parts_[table].rows->keys(); }
   // What the batch has of a table, as it was taken.
   int64_t num_keys(size_t table) const { return parts_[table].count; }
   const int64_t* offsets(size_t table) const { return parts_[table].offsets.data(); }
   const float* weights(size_t table) const {  // or null
     return parts_[table].has_weights ? parts_[table].weights.data() : nullptr;
   }
-  BatchPlan* plan(size_t table) { return &parts_[table].plan; }
-  DramCache* cache(size_t table) const { return parts_[table].cache; }
+  TableRows* rows(size_t table) const { return parts_[table].rows.get(); }
   size_t num_tables() const { return parts_.size(); }
   int64_t num_examples() const { return num_examples_; }
   int64_t num_bags(size_t table) const { return parts_[table].num_bags; }
@@ -108,8 +108,7 @@ class TableBatch {
   static constexpr int kAllThreads = -1;
 
   struct Part {
-    DramCache* cache = nullptr;
-    BatchPlan plan;
+    std::unique_ptr<TableRows> rows;
     std::vector<TablePiece> pieces;  // until they are taken
     Array<uint64_t> joined_keys;     // of several pieces
     Array<int64_t> offsets;          // [num_bags + 1] from 0 to count

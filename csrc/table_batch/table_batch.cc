@@ -1,11 +1,12 @@
 // Who works on which table, and the verbs of a step over all of them.
-#include "dram_cache/table_batch.h"
+#include "table_batch/table_batch.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <numeric>
 
+#include "batch/pooling.h"
 #include "common/float_mode.h"
 
 namespace hps {
@@ -40,9 +41,9 @@ bool CopyOffsets(const TablePiece& piece, int64_t first, int64_t* out, bool* are
 
 }  // namespace
 
-TableBatch::TableBatch(const std::vector<DramCache*>& caches, TableCounts* counts)
-    : pool_(caches[0]->pool()), counts_(counts) {
-  for (DramCache* cache : caches) parts_.emplace_back().cache = cache;
+TableBatch::TableBatch(std::vector<std::unique_ptr<TableRows>> rows, TableCounts* counts)
+    : pool_(rows[0]->pool()), counts_(counts) {
+  for (std::unique_ptr<TableRows>& own : rows) parts_.emplace_back().rows = std::move(own);
 }
 
 void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64_t num_examples) {
@@ -76,7 +77,7 @@ void TableBatch::DealOut() {
     Part& part = parts_[table];
     const bool is_large = num_threads_ > 1 && work[table] * num_threads_ > whole;
     part.thread = kAllThreads;
-    part.plan.WorkAlone(!is_large);
+    part.rows->WorkAlone(!is_large);
     if (!is_large) shared_.push_back(table);
   }
   std::stable_sort(shared_.begin(), shared_.end(),
@@ -146,7 +147,7 @@ const uint64_t* TableBatch::Take(Part* part) {
     first += piece.count;
     offsets += piece.num_bags;
   }
-  if (weights != nullptr) part->is_refused |= !part->cache->AreFinite(weights, part->count);
+  if (weights != nullptr) part->is_refused |= !part->rows->AreFinite(weights, part->count);
   return joined != nullptr || pieces.empty() ? joined : pieces[0].keys;
 }
 
@@ -165,7 +166,7 @@ BagsView TableBatch::View(const Part& part, const FeaturePlaces& places, int64_t
 
 void TableBatch::CountFound(size_t table, Part* part, int64_t num_missing) {
   part->num_missing = num_missing;
-  part->num_found = num_missing == 0 ? part->plan.num_unique() : 0;
+  part->num_found = num_missing == 0 ? part->rows->num_unique() : 0;
   counts_->hits[table] += part->num_found;
 }
 
@@ -175,7 +176,7 @@ void TableBatch::Pull(const std::vector<FeaturePlaces>& places, int64_t width, O
     const uint64_t* keys = Take(part);
     if (part->is_refused) return;
     const BagsView bags = View(*part, places[table], width);
-    CountFound(table, part, part->cache->PullPooled(keys, part->count, bags, &part->plan, out));
+    CountFound(table, part, part->rows->PullPooled(keys, part->count, bags, out));
   });
 }
 
@@ -184,25 +185,18 @@ void TableBatch::Hold() {
   ForParts([this](size_t table, Part* part) {
     const uint64_t* keys = Take(part);
     if (part->is_refused) return;
-    part->cache->MakePlan(keys, part->count, &part->plan);
-    CountFound(table, part, part->cache->Find(&part->plan, 0, -1));
-    if (part->num_missing > 0) return;
-    part->num_missing = part->cache->Reserve(&part->plan) ? 0 : 1;
-    if (part->num_missing == 0) part->cache->Fill(&part->plan, nullptr, nullptr, 0.0f, false);
+    CountFound(table, part, part->rows->Find(keys, part->count));
+    if (part->num_missing == 0) part->num_missing = part->rows->Pin() ? 0 : 1;
   });
 }
 
 void TableBatch::Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out) {
-  ForParts([&](size_t table, Part* part) {
-    part->cache->Pool(&part->plan, View(*part, places[table], width), out);
-  });
+  ForParts(
+      [&](size_t table, Part* part) { part->rows->Pool(View(*part, places[table], width), out); });
 }
 
 void TableBatch::Find() {
-  ForParts([](size_t, Part* part) {
-    const bool is_current = part->cache->IsCurrent(part->plan);
-    part->num_missing = is_current ? 0 : part->cache->Find(&part->plan, 0, -1);
-  });
+  ForParts([](size_t, Part* part) { part->num_missing = part->rows->FindAgain(); });
 }
 
 void TableBatch::Sum(const std::vector<FeaturePlaces>& places, int64_t width,
@@ -211,26 +205,24 @@ void TableBatch::Sum(const std::vector<FeaturePlaces>& places, int64_t width,
   ForParts([&](size_t table, Part* part) {
     const BagsView bags = View(*part, places[table], width);
     const uint8_t* own = nullptr;
-    if (labels != nullptr && part->cache->layout().has_statistics) {
+    if (labels != nullptr && part->rows->layout().has_statistics) {
       uint8_t* const spread = part->labels.Reserve(part->count);
       SpreadLabels(bags, labels, spread);
       own = spread;
     }
-    part->culprit = part->cache->SumGradients(&part->plan, gradients, &bags, own);
-    if (part->culprit < 0) part->culprit = part->cache->FindOverflow(&part->plan, rates[table]);
+    part->culprit = part->rows->SumGradients(gradients, bags, own);
+    if (part->culprit < 0) part->culprit = part->rows->FindOverflow(rates[table]);
   });
 }
 
 void TableBatch::Apply(const std::vector<float>& rates) {
-  ForParts([&](size_t table, Part* part) { part->cache->Apply(&part->plan, rates[table]); });
+  ForParts([&](size_t table, Part* part) { part->rows->Apply(rates[table]); });
 }
 
 void TableBatch::Release() {
-  const bool holds = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
-    return part.plan.state == BatchPlan::State::kReserved ||
-           part.plan.state == BatchPlan::State::kPinned;
-  });
-  if (holds) ForParts([](size_t, Part* part) { part->cache->Abandon(&part->plan); });
+  const bool holds = std::any_of(parts_.begin(), parts_.end(),
+                                 [](const Part& part) { return part.rows->holds_pins(); });
+  if (holds) ForParts([](size_t, Part* part) { part->rows->Abandon(); });
 }
 
 }  // namespace hps

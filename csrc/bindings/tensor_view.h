@@ -1,0 +1,101 @@
+// TensorView: where the numbers of a torch tensor or a numpy array lie, for verbs that are called
+// so often that making an array of a tensor would tell.
+//
+// Above it: table_batch.cc. Below it: nanobind; DLPack's table of functions, by which torch says
+// where a tensor lies without making anything. Only numbers in the host's memory without gaps
+// between them are taken; nothing is copied. A tensor of a class of its own is none here: it may
+// hold no numbers.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+
+#include "bindings/cache_options.h"
+
+namespace hps {
+
+// DLPackExchangeAPI of DLPack 1.3, which torch's dlpack.h documents.
+struct ExchangeFunctions {
+  uint32_t major_version;
+  uint32_t minor_version;
+  void* older;
+  void* functions_of_owners[3];
+  int (*view)(void* object, nb::dlpack::dltensor* out);
+  void* current_work_stream;
+};
+
+class TensorView {
+ public:
+  // Of an object with so many dimensions.
+  // Raises:
+  //   ValueError: `what` is needed.
+  template <class Array>
+  static TensorView Of(nb::handle value, int32_t num_dims, const char* what) {
+    TensorView view;
+    if (!view.LookAtTensor(value)) {
+      Array array;
+      CheckShape(nb::try_cast(value, array, false), what);
+      view.dtype_ = array.dtype();
+      view.num_dims_ = static_cast<int32_t>(array.ndim());
+      for (int32_t i = 0; i < std::min(view.num_dims_, kMostDims); ++i) {
+        view.shape_[i] = static_cast<int64_t>(array.shape(static_cast<size_t>(i)));
+      }
+      view.data_ = const_cast<void*>(static_cast<const void*>(array.data()));
+      view.owner_ = nb::cast(array);
+    }
+    CheckShape(view.num_dims_ == num_dims, what);
+    return view;
+  }
+
+  nb::dlpack::dtype dtype() const { return dtype_; }
+  int64_t shape(int32_t dim) const { return shape_[dim]; }
+  void* data() const { return data_; }
+
+ private:
+  static constexpr int32_t kMostDims = 2;
+  static constexpr int32_t kHost = 1;  // of DLPack's kinds of devices
+
+  TensorView() = default;
+
+  bool LookAtTensor(nb::handle value) {
+    // Immutable, once made.
+    static PyObject* const name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+    PyObject* const own = Py_TYPE(value.ptr())->tp_dict;  // not what a base class says
+    PyObject* const capsule = own == nullptr ? nullptr : PyDict_GetItemWithError(own, name);
+    if (capsule == nullptr || !PyCapsule_IsValid(capsule, "dlpack_exchange_api")) return false;
+    const auto* functions =
+        static_cast<const ExchangeFunctions*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    if (functions->major_version != 1) return false;
+    nb::dlpack::dltensor found;
+    if (functions->view(value.ptr(), &found) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    if (found.device.device_type != kHost || found.ndim > kMostDims) return false;
+    const bool is_whole = found.dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
+    // A tensor of torch may stand for the negatives of what lies there.
+    if (!is_whole && nb::cast<bool>(value.attr("is_neg")())) return false;
+    int64_t step = 1;
+    for (int32_t i = found.ndim - 1; i >= 0; --i) {
+      const bool is_apart = found.strides != nullptr && found.strides[i] != step;
+      if (is_apart && found.shape[i] > 1) return false;
+      shape_[i] = found.shape[i];
+      step *= found.shape[i];
+    }
+    dtype_ = found.dtype;
+    num_dims_ = found.ndim;
+    data_ = static_cast<char*>(found.data) + found.byte_offset;
+    owner_ = nb::borrow(value);
+    return true;
+  }
+
+  nb::dlpack::dtype dtype_;
+  int32_t num_dims_ = 0;
+  int64_t shape_[kMostDims] = {};
+  void* data_ = nullptr;
+  nb::object owner_;
+};
+
+}  // namespace hps
