@@ -21,6 +21,7 @@ from hps.errors import ConfigError
 if TYPE_CHECKING:
     from hps.common.row_layout import RowLayout
 
+_MAX_BFLOAT16 = float.fromhex("0x1.fep127")
 _MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
@@ -28,6 +29,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _GPU_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
+ROW_DTYPES = ("float32", "bfloat16")
+ROUNDINGS = ("stochastic", "nearest")
 ENGINES = ("segments", "rocksdb")
 MAX_DIM = 4096
 MAX_TABLES = 1024
@@ -92,6 +95,11 @@ class TableConfig:
         share: its part of each tier's bytes, relative to the other tables'.
         statistics: rows count their shows and clicks, in 16 bytes more; see docs/life_cycle.md.
             Fixed once the store exists.
+        dtype: of the weights in every tier, "float32" or "bfloat16" (narrow rows, about half the
+            bytes); state and arithmetic are float32; see docs/narrow_rows.md. Fixed once the store
+            exists.
+        rounding: of a bfloat16 weight that an update leaves: "stochastic", so that small updates
+            count on average, or to the "nearest". Of no effect on float32 rows.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -108,13 +116,20 @@ class TableConfig:
     shared_vocabulary: bool = False
     share: float = 1.0
     statistics: bool = False
+    dtype: str = "float32"
+    rounding: str = "stochastic"
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if its weights are bfloat16."""
+        return self.dtype == "bfloat16"
 
     @property
     def layout(self) -> "RowLayout":
         """Where the fields of its rows lie."""
         from hps.common.row_layout import RowLayout  # and numpy, which `hps --help` does without
 
-        return RowLayout(self.optimizer.kind, self.dim, self.statistics)
+        return RowLayout(self.optimizer.kind, self.dim, self.statistics, self.is_narrow)
 
     def __post_init__(self) -> None:
         if not is_table_name(self.name):
@@ -135,6 +150,7 @@ class TableConfig:
         require_flag(f"{where}: shared_vocabulary", self.shared_vocabulary)
         require_flag(f"{where}: statistics", self.statistics)
         require_number(f"{where}: share", self.share, above=0)
+        self._check_dtype(where)
         if self.features is not None:
             features: object = self.features
             is_list = isinstance(features, Iterable) and not isinstance(features, str | bytes)
@@ -143,6 +159,19 @@ class TableConfig:
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+    def _check_dtype(self, where: str) -> None:
+        for name, value, known in (
+            ("dtype", self.dtype, ROW_DTYPES),
+            ("rounding", self.rounding, ROUNDINGS),
+        ):
+            if value not in known:
+                raise ConfigError(f"{where}: {name}={value!r} must be one of {known}")
+        if self.is_narrow and not self.initializer.largest() <= _MAX_BFLOAT16:
+            raise ConfigError(
+                f"{where}: {self.initializer!r} may be beyond bfloat16 ({_MAX_BFLOAT16:g}), so that "
+                "weights would start as infinite; take smaller numbers, or dtype='float32'"
+            )
 
 
 def differences(one: TableConfig, other: TableConfig) -> list[str]:
@@ -170,6 +199,20 @@ def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
             raise ConfigError(
                 f"table {table.name!r} has statistics=True, but {why}: use hps.ParameterServer "
                 "with engine='segments' and rows in DRAM, or statistics=False"
+            )
+
+
+def refuse_narrow(tables: Iterable[TableConfig], why: str) -> None:
+    """Refuses tables of narrow rows where there can be none; before anything is written.
+
+    Raises:
+        ConfigError: names the table, why, and what to do.
+    """
+    for table in tables:
+        if table.is_narrow:
+            raise ConfigError(
+                f"table {table.name!r} has dtype='bfloat16', but {why}: use hps.ParameterServer "
+                "with engine='segments' and rows in DRAM, or dtype='float32'"
             )
 
 
@@ -308,7 +351,7 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name appears twice")
-        self._check_statistics()
+        self._check_rows()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -330,12 +373,14 @@ class Config:
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
 
-    def _check_statistics(self) -> None:
+    def _check_rows(self) -> None:
         gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
         if gpu:
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
+            refuse_narrow(self.tables, f"a gpu_cache on {gpu} has no narrow rows yet")
         if self.ssd.engine == "rocksdb":
             refuse_statistics(self.tables, "engine='rocksdb' does not store them yet")
+            refuse_narrow(self.tables, "engine='rocksdb' does not store narrow rows yet")
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

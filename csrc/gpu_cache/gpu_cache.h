@@ -25,6 +25,7 @@ struct GpuCacheOptions {
   RowLayout layout;
   OptimizerNumbers numbers;
   InitializerSpec initializer;
+  Rounding rounding = Rounding::kNearest;  // of narrow rows, by updates
   int64_t capacity_bytes = 0;
 };
 
@@ -118,6 +119,9 @@ class GpuCacheOver {
   static constexpr int64_t kSlotsAScan = 1 << 16;  // looked at in one go
 
   void RunRounds(ReserveArgs args);
+  // work(wrap) with wrap(group) as suits the table's rows.
+  template <class Work>
+  void ForRows(Work work) const;
 
   const GpuCacheOptions options_;
   const Launcher launcher_;

@@ -25,8 +25,12 @@ struct TableSchema {
   double initializer_numbers[2] = {0, 0};
   uint32_t row_bytes = 0;
   bool has_statistics = false;
+  bool is_narrow = false;
 
-  uint32_t format_version() const { return has_statistics ? kStatisticsVersion : kFormatVersion; }
+  uint32_t format_version() const {
+    if (is_narrow) return kNarrowVersion;
+    return has_statistics ? kStatisticsVersion : kFormatVersion;
+  }
 };
 
 // A sealed segment. Entries of a table are ordered by (sequence, generation, position).

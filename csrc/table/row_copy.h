@@ -74,26 +74,22 @@ inline Half16 Narrowed(Float16 values) {
   return __builtin_convertvector(kept, Half16);
 }
 
-inline Bfloat16 Narrowed(float value) {
-  const auto bits = __builtin_bit_cast(uint32_t, value);
-  if (value != value) return {0x7fc0};
-  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-
 inline Float16 Widened(Half16 values) {
   return __builtin_bit_cast(Float16, __builtin_convertvector(values, Word16) << 16);
 }
 
-inline float Widened(Bfloat16 value) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16);
-}
-
 inline Float16 Widened(Float16 values) { return values; }
-inline float Widened(float value) { return value; }
 
 inline Half16& Sixteen(Bfloat16* values) { return *reinterpret_cast<Half16*>(values); }
 inline const Half16& Sixteen(const Bfloat16* values) {
   return *reinterpret_cast<const Half16*>(values);
+}
+
+template <int kDim>
+inline void CopyColumns(const Bfloat16* src, int dim, float* dst) {
+  ForColumns<kDim>(
+      dim, [=](int d) { Sixteen(dst + d) = Widened(Sixteen(src + d)); },
+      [=](int d) { dst[d] = Widened(src[d]); });
 }
 
 template <int kDim>
@@ -115,6 +111,14 @@ inline void StreamColumns(const float* src, Bfloat16* dst) {
 #else
     Sixteen(dst + d) = Narrowed(Sixteen(src + d));
 #endif
+  }
+}
+
+template <int kDim>
+inline void StreamColumns(const Bfloat16* src, float* dst) {
+  for (int d = 0; d < kDim; d += 16) {
+    const Float16 values = Widened(Sixteen(src + d));
+    StreamColumns<16>(reinterpret_cast<const float*>(&values), dst + d);
   }
 }
 

@@ -214,7 +214,11 @@ def table_to_json(table: TableConfig) -> Json:
         "share": table.share,
     }
     # Of others nothing is said, as before there were any.
-    return described | {"statistics": True} if table.statistics else described
+    if table.statistics:
+        described |= {"statistics": True}
+    if table.is_narrow:
+        described |= {"dtype": table.dtype, "rounding": table.rounding}
+    return described
 
 
 def _numbers_of(owner: Initializer) -> Json:
@@ -275,6 +279,7 @@ def tables_from_store(
                 initializer=initializer(*numbers),
                 features=[] if len(schemas) > 1 else None,
                 statistics=schema.statistics,
+                dtype=schema.dtype,
             )
         )
     return tables

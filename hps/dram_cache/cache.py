@@ -46,6 +46,8 @@ def make_dram_caches(
                 # The stream makes initial rows a function of (seed, table, key).
                 stream=_C.xxh64(table.name.encode(), config.seed),
                 statistics=table.statistics,
+                narrow=table.is_narrow,
+                rounding=table.rounding,
             )
         except ConfigError as error:
             raise ConfigError(

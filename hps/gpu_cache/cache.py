@@ -61,6 +61,8 @@ def _options(table: TableConfig, capacity_bytes: int, seed: int) -> CacheOptions
         # The same stream as dram_cache's: where a row is made does not show in its bits.
         "stream": _C.xxh64(table.name.encode(), seed),
         "statistics": table.statistics,
+        "narrow": table.is_narrow,
+        "rounding": table.rounding,
     }
 
 

@@ -17,6 +17,8 @@ class CacheOptions(TypedDict):
         initializer_kind, initializer_numbers: of a new row's weights.
         stream: of the random numbers of new rows.
         statistics: the header of a row has them.
+        narrow: weights are bfloat16.
+        rounding: of these by updates, "stochastic" or "nearest".
     """
 
     optimizer_kind: str
@@ -27,3 +29,5 @@ class CacheOptions(TypedDict):
     initializer_numbers: tuple[float, float]
     stream: int
     statistics: NotRequired[bool]
+    narrow: NotRequired[bool]
+    rounding: NotRequired[str]

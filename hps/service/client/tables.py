@@ -11,7 +11,7 @@ import numpy as np
 
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
-from hps.config import TableConfig, refuse_statistics
+from hps.config import TableConfig, refuse_narrow, refuse_statistics
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.service.client.connections import SLOW, Connections
 from hps.service.client.division import KeyDivision
@@ -161,6 +161,7 @@ class TableVerbs:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
         refuse_statistics([table], "a service does not count them yet")
+        refuse_narrow([table], "a service has no narrow rows yet")
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)

@@ -17,6 +17,7 @@ from hps.config import (
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
+    refuse_narrow,
     refuse_statistics,
 )
 from hps.contracts.tiers import RowTier
@@ -34,6 +35,7 @@ class ServedConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_statistics(self.tables, "a service does not count them yet")
+        refuse_narrow(self.tables, "a service has no narrow rows yet")
 
 
 @dataclass(frozen=True, kw_only=True)
