@@ -169,8 +169,8 @@ class TableConfig:
                 raise ConfigError(f"{where}: {name}={value!r} must be one of {known}")
         if self.is_narrow and not self.initializer.largest() <= _MAX_BFLOAT16:
             raise ConfigError(
-                f"{where}: {self.initializer!r} may be beyond bfloat16 ({_MAX_BFLOAT16:g}), so that "
-                "weights would start as infinite; take smaller numbers, or dtype='float32'"
+                f"{where}: {self.initializer!r} may be beyond bfloat16 ({_MAX_BFLOAT16:g}), so "
+                "that weights would start as infinite; take smaller numbers, or dtype='float32'"
             )
 
 

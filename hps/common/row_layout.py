@@ -1,10 +1,10 @@
 """Where the fields of a row lie, for the Python side: the twin of csrc/table/row_layout.h.
 
 Above it: config.py (`TableConfig.layout`), tiers/top_tier.py, parameter_server/parquet.py,
-table/schema.py. Below it: bfloat16.py. A row image is [key u64 | statistics, 16 bytes, of tables that
-have them | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes], and
-statistics are [show f32 | click f32 | last period u32 | four zeros]. Weights of a narrow table are
-bfloat16, and padded to a multiple of 16 bytes; these are float32 to all who ask for them.
+table/schema.py. Below it: bfloat16.py. A row image is [key u64 | statistics, 16 bytes, of tables
+that have them | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes],
+and statistics are [show f32 | click f32 | last period u32 | four zeros]. Weights of a narrow table
+are bfloat16, padded to a multiple of 16 bytes; they are float32 to all who ask for them.
 """
 
 from dataclasses import dataclass

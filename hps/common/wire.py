@@ -1,8 +1,8 @@
 """How the floats of rows and gradients travel: float32, float16, bfloat16 or int8 a row.
 
-Above it: the service's client and server. Below it: wire_format.py, bfloat16.py, numpy. Arithmetic is float32 on
-both sides; a narrower format rounds once, on the way. How much is lost, for a value x of a row
-whose largest magnitude is m:
+Above it: the service's client and server. Below it: wire_format.py, bfloat16.py, numpy. Arithmetic
+is float32 on both sides; a narrower format rounds once, on the way. How much is lost, for a value x
+of a row whose largest magnitude is m:
 
     float32    nothing
     float16    |x| / 2^11, or 2^-25 where that is more; beyond 65504 it is infinite

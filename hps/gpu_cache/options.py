@@ -17,8 +17,6 @@ class CacheOptions(TypedDict):
         initializer_kind, initializer_numbers: of a new row's weights.
         stream: of the random numbers of new rows.
         statistics: the header of a row has them.
-        narrow: weights are bfloat16.
-        rounding: of these by updates, "stochastic" or "nearest".
     """
 
     optimizer_kind: str
@@ -29,5 +27,15 @@ class CacheOptions(TypedDict):
     initializer_numbers: tuple[float, float]
     stream: int
     statistics: NotRequired[bool]
+
+
+class HostCacheOptions(CacheOptions):
+    """The same of a table in host memory, whose rows may be narrow.
+
+    Args:
+        narrow: weights are bfloat16.
+        rounding: of these by updates, "stochastic" or "nearest".
+    """
+
     narrow: NotRequired[bool]
     rounding: NotRequired[str]

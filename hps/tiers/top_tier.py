@@ -491,9 +491,7 @@ class TableStack(CachedTier):
         """Stores of older versions may hold rows that no optimizer makes."""
         layout = self.layout
         kinds = layout.has_statistics, layout.is_narrow
-        if len(rows) and not _C.are_tame(
-            layout.optimizer_kind, layout.dim, rows, found, *kinds
-        ):
+        if len(rows) and not _C.are_tame(layout.optimizer_kind, layout.dim, rows, found, *kinds):
             self.cache.watch()
 
     def _refuse_overflow(self, plan: BatchPlan, lr: float) -> None:

@@ -289,6 +289,7 @@ class TrainOptions(
             optimizer=self._row_optimizer(),
             initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
+            dtype=self.row_dtype or "float32",
         )
 
     @property

@@ -49,6 +49,7 @@ class StoredModel:
         init_std: of their rows; None where it describes none.
         initial_accumulator: of their rows; None of optimizers without.
         weight_decay: of its rows; versions that had none did not store it.
+        row_dtype: of its rows' weights; None where it describes none.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -59,6 +60,7 @@ class StoredModel:
     weight_decay: float = 0.0
     init_std: float | None = None
     initial_accumulator: float | None = None
+    row_dtype: str | None = None
     seed: int | None = None
 
     @classmethod
@@ -83,7 +85,8 @@ class StoredModel:
         columns = of_run[0].dim if of_run else None
         std = table.initializer.std if isinstance(table.initializer, Normal) else None
         start = getattr(table.optimizer, ACCUMULATOR, None)
-        return cls(recipe, columns, table.optimizer.kind, decay, std, start, seed)
+        kind, dtype = table.optimizer.kind, table.dtype
+        return cls(recipe, columns, kind, decay, std, start, dtype, seed)
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -95,6 +98,8 @@ class StoredModel:
         known["embedding_dropout"] = recipe.embedding_dropout
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
+        if self.row_dtype is not None:
+            known["row_dtype"] = self.row_dtype
         return known | recipe.reading()
 
 

@@ -58,6 +58,7 @@ _FLAGS_OF_SHAPE = {
     "dropout": "--dropout",
     "embedding_dropout": "--embedding-dropout",
     "optimizer": "--optimizer",
+    "row_dtype": "--row-dtype",
 }
 
 
