@@ -49,12 +49,12 @@ def exercise(lab: Lab, table: hps.TableConfig, **how: Any) -> tuple[Bits, str]:
     read_ahead = how.pop("pulls", True)
     server = lab.server(table, **how)
     for step in range(12):
-        keys = np.concatenate([random_keys(generator, 60, 90), EDGE_KEYS])
+        keys = np.concatenate([random_keys(generator, 150, 400), EDGE_KEYS])
         if read_ahead:
             server.pull("ads", keys)
         server.push("ads", keys, random_floats(generator, len(keys), table.dim))
         if step % 4 == 3:
-            few = random_keys(generator, 10, 90)
+            few = random_keys(generator, 10, 400)
             server.assign("ads", few, random_floats(generator, len(few), table.dim))
             server.pull("ads", random_keys(generator, 5, 10**9), create=True)
         if step == 6:
@@ -63,7 +63,7 @@ def exercise(lab: Lab, table: hps.TableConfig, **how: Any) -> tuple[Bits, str]:
             server = lab.server(table, **how)
     moved = evictions(server)
     found = dump(server), server.digest("ads")
-    assert moved or how.get("scale", 1) > 1 or lab.kind == "twins"
+    assert moved or how.get("scale", 1) > 1
     server.close()
     return found
 
@@ -149,7 +149,7 @@ def test_stochastic_rounding_is_unbiased(kind: str, tmp_path: Path) -> None:
 
 def test_small_updates_stick_only_with_rounding_to_the_nearest(tmp_path: Path) -> None:
     generator = np.random.default_rng(7)
-    grads = [generator.uniform(0, 2e-3, (50, 8)).astype(np.float32) for _ in range(400)]
+    grads = [generator.uniform(0, 1.9e-3, (50, 8)).astype(np.float32) for _ in range(400)]
     exact = 1 - np.sum(grads, axis=0, dtype=np.float64)
     keys = np.arange(50, dtype=np.uint64)
     found = {}
@@ -161,7 +161,7 @@ def test_small_updates_stick_only_with_rounding_to_the_nearest(tmp_path: Path) -
             for grad in grads:
                 server.push("ads", keys, grad)
             found[rounding] = server.pull("ads", keys)
-    assert (found["nearest"] > 0.99).all(), "2^-9 of 1 is less than half a step"
+    assert (found["nearest"] > 0.99).all(), "less than 2^-9, half a step below 1"
     drift = found["stochastic"] - exact
     # 400 roundings of at most 2^-8 each way: about 400^0.5 * 2^-9, of one weight.
     assert np.abs(drift).max() < 0.25 and abs(drift.mean()) < 0.02

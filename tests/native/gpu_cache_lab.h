@@ -154,6 +154,7 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
 struct LabOptions {
   int64_t buckets = 2;
   RowLayout layout = {OptimizerKind::kSgd, 4};
+  Rounding rounding = Rounding::kNearest;
   OptimizerNumbers numbers;
   InitializerSpec initializer = {InitializerKind::kUniform, -1.0f, 1.0f, 5};
 };
@@ -167,6 +168,7 @@ class DramLab {
     DramCacheOptions options;
     options.layout = lab.layout;
     options.numbers = lab.numbers;
+    options.rounding = lab.rounding;
     options.initializer = lab.initializer;
     options.capacity_bytes =
         lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes) + 4160;
@@ -216,6 +218,7 @@ class GpuLab {
     GpuCacheOptions options;
     options.layout = lab.layout;
     options.numbers = lab.numbers;
+    options.rounding = lab.rounding;
     options.initializer = lab.initializer;
     options.capacity_bytes =
         lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes + 8) + 9216;
