@@ -26,8 +26,7 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
                                      int64_t capacity_bytes, const std::string& instruction_set,
                                      const std::string& initializer_kind,
                                      std::pair<double, double> initializer_numbers, uint64_t stream,
-                                     bool statistics, bool narrow,
-                                     const std::string& rounding) {
+                                     bool statistics, bool narrow, const std::string& rounding) {
   DramCacheOptions options;
   options.layout = {ParseOptimizer(optimizer_kind), dim, statistics, narrow};
   options.rounding = ParseRounding(rounding);

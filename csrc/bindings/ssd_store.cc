@@ -27,8 +27,8 @@ using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics, whether its
-// weights are bfloat16
+// name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics,
+// whether its weights are bfloat16
 using SchemaTuple =
     std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t, bool, bool>;
 

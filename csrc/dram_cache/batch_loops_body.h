@@ -118,9 +118,8 @@ inline void PullEachOf(const CacheView& cache, WorkerBatch* worker, const uint64
 
 inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                      int64_t count, OutputRows out) {
-  WithWeights(cache, [&](auto weight) {
-    PullEachOf<decltype(weight)>(cache, worker, keys, count, out);
-  });
+  WithWeights(cache,
+              [&](auto weight) { PullEachOf<decltype(weight)>(cache, worker, keys, count, out); });
 }
 
 inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,

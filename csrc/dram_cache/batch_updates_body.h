@@ -37,8 +37,7 @@ inline auto WithRounding(const CacheView& cache, Lanes lanes, float* row, const 
       lanes.lanes, SeedOfUpdate(lanes.lanes, vectors, row, sum, seed)});
 }
 template <int kDim, class Body>
-inline auto WithRounding(const CacheView&, HostLanes<kDim> lanes, float*, const float*,
-                         Body body) {
+inline auto WithRounding(const CacheView&, HostLanes<kDim> lanes, float*, const float*, Body body) {
   return body(lanes);
 }
 
@@ -115,9 +114,8 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
       constexpr OptimizerKind kKind = decltype(kind)::value;
       constexpr bool kWatchesTame = kKind == OptimizerKind::kFtrl;
       const auto update = [=, &cache](auto table_lanes, float* row, const float* sum) {
-        WithRounding(cache, table_lanes, row, sum, [=](auto row_lanes) {
-          UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
-        });
+        WithRounding(cache, table_lanes, row, sum,
+                     [=](auto row_lanes) { UpdateRow(row_lanes, kKind, row, sum, lr, numbers); });
       };
       return cache.table.has_statistics()
                  ? ApplyWith<kWatchesTame, true>(cache, worker, lanes, lr, update)

@@ -68,7 +68,8 @@ inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   constexpr bool kOnlySlots = kTaking == Taking::kSlot || kTaking == Taking::kFirst;
   const TableView& table = cache.table;
-  const int64_t useful_bytes = table.header_bytes() + (kOnlySlots ? 0 : int64_t{sizeof(Weight)} * dim);
+  const int64_t useful_bytes =
+      table.header_bytes() + (kOnlySlots ? 0 : int64_t{sizeof(Weight)} * dim);
   const HostGroup group;
   int64_t slots[2 * kGroup];
   int num_slots = 0;
@@ -184,7 +185,7 @@ class Lookup {
   }
   void Check(int64_t group, int count) {
     CheckKeys<kDim, kStream, kTaking, Weight>(cache_, worker_, begin_ + group * kGroup, count,
-                                      stages_[group % kRing], out_);
+                                              stages_[group % kRing], out_);
     num_checked_ += count;
   }
 

@@ -160,11 +160,12 @@ HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
     group.for_each(cache.dim, [&](int64_t d) { out[d] = 0.0f; });
   } else if (is_wide && end - first <= kRunLength) {
     group.for_each(cache.dim / 4, [&](int64_t d) {
-      PieceAt(out, d) = AddTerms<Piece>(first, end,
-                                        [&](int64_t position) {
-                                          return weigh(WidePiece(weights_of(position), d), position);
-                                        }) /
-                        divisor;
+      PieceAt(out, d) =
+          AddTerms<Piece>(first, end,
+                          [&](int64_t position) {
+                            return weigh(WidePiece(weights_of(position), d), position);
+                          }) /
+          divisor;
     });
   } else {
     group.for_each(cache.dim, [&](int64_t d) {
@@ -201,7 +202,8 @@ template <class Group>
 HPS_HD void InitialWeightsOne(Group group, const InitialWeightsArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   const auto lanes = LanesOf(group, cache.dim);
-  InitializeWeights(lanes, cache.initializer, args.keys[i], lanes.as_read(args.out + i * cache.dim));
+  InitializeWeights(lanes, cache.initializer, args.keys[i],
+                    lanes.as_read(args.out + i * cache.dim));
 }
 
 }  // namespace HPS_BUILD

@@ -37,6 +37,7 @@ struct HeldColumns {
 template <int kSize>
 struct DeviceLanes {
   static constexpr int kWidth = 0;
+  static constexpr bool kIsHost = false;
   DeviceGroup<kSize> group;
   int dim;
 

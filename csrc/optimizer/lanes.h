@@ -33,6 +33,7 @@ using Lanes4 = float __attribute__((vector_size(16)));
 template <int kDim>
 struct HostLanes {
   static constexpr int kWidth = kDim;
+  static constexpr bool kIsHost = true;
   int dim;
 
   int size() const { return kDim > 0 ? kDim : dim; }

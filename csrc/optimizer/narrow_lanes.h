@@ -1,41 +1,26 @@
 // NarrowLanes: how row arithmetic walks rows whose weights are Bfloat16; the verbs of HostLanes.
 //
 // Above it: trial.h, the updates of dram_cache and gpu_cache. Below it: a walker of float rows
-// (lanes.h, device_lanes.h), which it is made of; key_hash.h. A weight is widened, the optimizer
-// computes in float32, and what it leaves is rounded once. Nothing else differs: state stays
-// float32.
+// (lanes.h, device_lanes.h), which it is made of; rounding.h, host_narrow_lanes.h. A weight is
+// widened, the optimizer computes in float32, and what it leaves is rounded once. Nothing else
+// differs: state stays float32.
 //
 // Rounding at random takes its bits from a hash of the table's stream, the key, the row before the
 // update and the summed gradient. So it needs no generator, and a run repeats on any machine, in
 // whatever tier the row is. The hash is a sum of one word a column, whose order is no matter.
 #pragma once
 
-#include "common/bfloat16.h"
 #include "common/key_hash.h"
+#include "optimizer/rounding.h"
 #include "table/row_layout.h"
+
+#if !defined(__CUDACC__)
+#include "optimizer/host_narrow_lanes.h"  // left out of the kernels' text by this remark
+#endif
 
 namespace hps {
 
-// How a table rounds what updates make of its narrow weights; all else is rounded to the nearest.
-enum class Rounding : uint32_t { kNearest = 1, kStochastic = 2 };
-
 inline namespace HPS_BUILD {
-
-// A bijection of 32 bits in which every bit of the argument changes each of the result as often as
-// not: Wellons, "Prospecting for hash functions", 2018 ("lowbias32").
-HPS_HD uint32_t MixWord(uint32_t word) {
-  word ^= word >> 16;
-  word *= 0x7feb352dU;
-  word ^= word >> 15;
-  word *= 0x846ca68bU;
-  return word ^ word >> 16;
-}
-
-// Sixteen bits for the rounding of one column.
-HPS_HD uint32_t RandomOfColumn(uint64_t seed, int column) {
-  const uint32_t place = static_cast<uint32_t>(column) * 0x9E3779B9U;
-  return (MixWord(place + static_cast<uint32_t>(seed)) ^ static_cast<uint32_t>(seed >> 32)) >> 16;
-}
 
 // A float of a column that goes back as it is; a const one does not.
 template <class Float>
@@ -102,12 +87,16 @@ struct NarrowLanes {
 
   template <class Body, class... Columns>
   HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
-    visit(
-        [=](auto... held) {
-          body(held.value...);
-          (held.store(), ...);
-        },
-        columns...);
+    if constexpr (Lanes::kIsHost) {
+      EachOnHost(lanes, RoundingTag<kRounding>{seed}, body, columns...);
+    } else {
+      visit(
+          [=](auto... held) {
+            body(held.value...);
+            (held.store(), ...);
+          },
+          columns...);
+    }
   }
 
   template <class Value>
@@ -163,6 +152,19 @@ struct NarrowLanes {
   }
 };
 
+// The sum of WordOfColumn over all columns.
+template <class Lanes>
+HPS_HD uint32_t FoldColumns(Lanes lanes, int64_t state_vectors, const Bfloat16* weights,
+                            const float* state, const float* gradient) {
+  if constexpr (Lanes::kIsHost) {
+    return FoldOnHost(lanes, state_vectors, weights, state, gradient);
+  } else {
+    const int dim = lanes.size();
+    return lanes.fold(
+        [=](int d) { return WordOfColumn(d, dim, state_vectors, weights, state, gradient); });
+  }
+}
+
 // What the rounding of one update comes from: `key_seed` is SeedOfKey's, the row is as it was
 // before, but for the state of a fresh row, which has been started.
 template <class Lanes>
@@ -171,23 +173,14 @@ HPS_HD uint64_t SeedOfUpdate(Lanes lanes, int64_t state_vectors, float* row, con
   const NarrowLanes<Lanes, Rounding::kNearest> narrow = {lanes, 0};
   const Bfloat16* const weights = narrow.weights(row);
   const float* const state = narrow.state(row);
-  const int dim = lanes.size();
-  const uint32_t columns = lanes.fold([=](int d) {
-    uint32_t word = BitsOf(gradient[d]) + weights[d].bits * 0x9E3779B1U;
-    for (int64_t i = 0; i < state_vectors; ++i) {
-      word = word * 0x85EBCA77U + BitsOf(state[i * dim + d]);
-    }
-    return MixWord(word + static_cast<uint32_t>(d) * 0xC2B2AE3DU);
-  });
-  const uint64_t scalars = static_cast<uint64_t>(BitsOf(row[kFirstScalar + 1])) << 32 |
-                           BitsOf(row[kFirstScalar]);
-  return MixKey(MixKey(key_seed ^ scalars) + columns);
+  const uint32_t columns = FoldColumns(lanes, state_vectors, weights, state, gradient);
+  const uint64_t scalars =
+      static_cast<uint64_t>(BitsOf(row[kFirstScalar + 1])) << 32 | BitsOf(row[kFirstScalar]);
+  return MixKey(key_seed + scalars * 0x9E3779B97F4A7C15ULL + columns * 0xD6E8FEB86659FD93ULL);
 }
 
 // Of a table's stream (InitializerSpec) and a key.
-HPS_HD uint64_t SeedOfKey(uint64_t stream, uint64_t key) {
-  return MixKey(stream + 0x9E3779B97F4A7C15ULL) ^ MixKey(key);
-}
+HPS_HD uint64_t SeedOfKey(uint64_t stream, uint64_t key) { return stream ^ MixKey(key); }
 
 }  // namespace HPS_BUILD
 }  // namespace hps

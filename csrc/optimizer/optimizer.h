@@ -44,8 +44,8 @@ HPS_HD float KeptShare(float lr, const OptimizerNumbers& numbers) {
 
 template <class Lanes>
 HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr, float kept) {
-  lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; },
-             lanes.weights(row), gradient);
+  lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; }, lanes.weights(row),
+             gradient);
 }
 
 template <class Lanes>
@@ -67,8 +67,8 @@ HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient,
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
   lanes.note(accumulator);
   const float step = lr / (SquareRoot(accumulator) + eps);
-  lanes.each([=](float& weight, float g) { weight = kept * weight - step * g; },
-             lanes.weights(row), gradient);
+  lanes.each([=](float& weight, float g) { weight = kept * weight - step * g; }, lanes.weights(row),
+             gradient);
 }
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to

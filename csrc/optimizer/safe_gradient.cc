@@ -80,7 +80,8 @@ const float* WeightsOf(const RowLayout& layout, const float* row, float* wide) {
   const float* const weights = row + kRowHeaderFloats;
   if (!layout.is_narrow) return weights;
   const auto* const narrow = reinterpret_cast<const Bfloat16*>(weights);
-  std::transform(narrow, narrow + layout.dim, wide, [](Bfloat16 weight) { return Widened(weight); });
+  std::transform(narrow, narrow + layout.dim, wide,
+                 [](Bfloat16 weight) { return Widened(weight); });
   return wide;
 }
 

@@ -119,7 +119,8 @@ HPS_HD bool FtrlIsTame(Lanes lanes, float* row) {
     const float scaled = z * (0x1p127f / kTameFtrlLinear);
     return scaled - scaled;
   };
-  return lanes.sum(of_weights, lanes.weights(row)) + lanes.sum(of_linears, lanes.state(row)) == 0.0f;
+  return lanes.sum(of_weights, lanes.weights(row)) + lanes.sum(of_linears, lanes.state(row)) ==
+         0.0f;
 }
 
 }  // namespace HPS_BUILD

@@ -36,34 +36,27 @@ def at_random(values: Floats, random: Words) -> Floats:
     return _upper(bits, (bits & 0xFFFF) + random >= 65536)
 
 
-def mix_word(words: Words) -> Words:
-    """lowbias32."""
-    words = words ^ (words >> np.uint32(16))
-    words = words * np.uint32(0x7FEB352D)
-    words = words ^ (words >> np.uint32(15))
-    words = words * np.uint32(0x846CA68B)
-    return words ^ (words >> np.uint32(16))
-
-
 def random_bits(layout: RowLayout, rows: Floats, sums: Floats, keys: Keys, stream: int) -> Words:
     """Sixteen bits for each weight [n, dim] of rows as they are before an update."""
     dim = layout.dim
     columns = np.arange(dim, dtype=np.uint32)
-    weights = np.ascontiguousarray(rows[:, HEADER : HEADER + dim]).view(np.uint32) >> np.uint32(16)
-    words = np.ascontiguousarray(sums).view(np.uint32) + weights * np.uint32(0x9E3779B1)
+    upper = np.ascontiguousarray(rows[:, HEADER : HEADER + dim]).view(np.uint32)
+    words = np.ascontiguousarray(sums).view(np.uint32) ^ upper
     for vector in range(layout.state_vectors):
         first = HEADER + dim * (1 + vector)
         state = np.ascontiguousarray(rows[:, first : first + dim]).view(np.uint32)
         words = words * np.uint32(0x85EBCA77) + state
-    mixed = mix_word(words + columns * np.uint32(0xC2B2AE3D))
-    folded = mixed.sum(axis=1, dtype=np.uint32).astype(np.uint64)
-    scalars = np.ascontiguousarray(rows[:, 2:4]).view(np.uint32).astype(np.uint64)
-    own_stream = np.array([stream], np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    seed = mix_key(own_stream) ^ mix_key(keys) ^ (scalars[:, 1] << np.uint64(32) | scalars[:, 0])
-    seed = mix_key(mix_key(seed) + folded)[:, None]
+    words = words * ((2 * columns + np.uint32(1)) * np.uint32(0x9E3779B1))
+    folded = words.sum(axis=1, dtype=np.uint32).astype(np.uint64)
+    halves = np.ascontiguousarray(rows[:, 2:4]).view(np.uint32).astype(np.uint64)
+    scalars = (halves[:, 1] << np.uint64(32)) | halves[:, 0]
+    seed = (np.array([stream], np.uint64) ^ mix_key(keys)) + scalars * np.uint64(
+        0x9E3779B97F4A7C15
+    )
+    seed = mix_key(seed + folded * np.uint64(0xD6E8FEB86659FD93))[:, None]
     low = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     high = (seed >> np.uint64(32)).astype(np.uint32)
-    return (mix_word(columns * np.uint32(0x9E3779B9) + low) ^ high) >> np.uint32(16)
+    return (high + columns * low) >> np.uint32(16)
 
 
 @dataclass(frozen=True)
