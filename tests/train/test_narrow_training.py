@@ -1,4 +1,4 @@
-"""`hps train` with bfloat16 rows: the same bits at any depth and budget, kept by a run that goes on.
+"""`hps train` with bfloat16 rows: the same bits at any depth, and a run that goes on keeps the dtype.
 
 Above it: pytest. Below it: hps/train, hps/parameter_server/parquet.py.
 """
@@ -38,7 +38,7 @@ def test_depth_and_tiers_do_not_show_in_rows_or_losses(tmp_path: Path) -> None:
     figures.append(run(log, tmp_path / "b", depth=3, dram="512KiB"))
     figures.append(run(log, tmp_path / "c", depth=2, gpu="1MiB", device="cpu"))
     assert len({digest_of(tmp_path / name) for name in "abc"}) == 1
-    assert len({one["last_loss"] if "last_loss" in one else one["loss"] for one in figures}) == 1
+    assert len({one["loss_digest"] for one in figures}) == 1
 
 
 def test_a_run_that_goes_on_keeps_the_dtype(tmp_path: Path) -> None:
