@@ -1,4 +1,4 @@
-"""`hps train` with bfloat16 rows: the same bits at any depth, and a run that goes on keeps the dtype.
+"""`hps train` with bfloat16 rows: the same bits at any depth; a run that goes on keeps the dtype.
 
 Above it: pytest. Below it: hps/train, hps/parameter_server/parquet.py.
 """
