@@ -50,9 +50,7 @@ def random_bits(layout: RowLayout, rows: Floats, sums: Floats, keys: Keys, strea
     folded = words.sum(axis=1, dtype=np.uint32).astype(np.uint64)
     halves = np.ascontiguousarray(rows[:, 2:4]).view(np.uint32).astype(np.uint64)
     scalars = (halves[:, 1] << np.uint64(32)) | halves[:, 0]
-    seed = (np.array([stream], np.uint64) ^ mix_key(keys)) + scalars * np.uint64(
-        0x9E3779B97F4A7C15
-    )
+    seed = (np.array([stream], np.uint64) ^ mix_key(keys)) + scalars * np.uint64(0x9E3779B97F4A7C15)
     seed = mix_key(seed + folded * np.uint64(0xD6E8FEB86659FD93))[:, None]
     low = (seed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     high = (seed >> np.uint64(32)).astype(np.uint32)
