@@ -21,8 +21,8 @@ inline constexpr uint32_t kFormatVersion = 1;
 inline constexpr uint32_t kStatisticsVersion = 2;
 inline constexpr uint32_t kStatisticsBit = 0x100;  // beside the optimizer's number in a schema
 // The same of a store that has a table of narrow rows (bfloat16 weights).
-inline constexpr uint32_t kNarrowVersion = 3;
-inline constexpr uint32_t kNarrowBit = 0x200;
+inline constexpr uint32_t kNarrowVersion = 4;
+inline constexpr uint32_t kNarrowBit = 0x400;
 inline constexpr std::string_view kSegmentMagic = "HPSSEGM1";
 inline constexpr std::string_view kFooterMagic = "HPSFOOT1";
 inline constexpr std::string_view kManifestMagic = "HPSMANI1";

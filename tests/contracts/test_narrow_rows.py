@@ -204,7 +204,7 @@ def test_ftrl_keeps_zeros_and_moves_by_its_sums(tmp_path: Path) -> None:
 def test_a_store_refuses_another_dtype_and_tells_older_versions(tmp_path: Path) -> None:
     narrow, lab = narrow_table(dim=8), Lab("native", tmp_path)
     lab.server(narrow).close()
-    assert _version_of(lab.path) == 3
+    assert _version_of(lab.path) == 4
     wide = hps.TableConfig(name="ads", dim=8, optimizer=hps.SGD(lr=0.1))
     with pytest.raises(hps.ConfigError, match="dtype is bfloat16, requested is float32"):
         lab.server(wide)
