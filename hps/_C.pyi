@@ -218,6 +218,8 @@ class DramCache(_RowCache[BatchPlan]):
         initializer_numbers: tuple[float, float],
         stream: int,
         statistics: bool = False,
+        narrow: bool = False,
+        rounding: str = "nearest",
     ) -> None: ...
     @property
     def instruction_set(self) -> str: ...
@@ -276,7 +278,9 @@ class TableBatch:
     def take_back_hits(self, table: int) -> None: ...
 
 def copy_by_bag(pool: ThreadPool, grads: _Float32s, out: _Float32s) -> None: ...
-def row_layout(kind: str, dim: int, statistics: bool = False) -> dict[str, int]: ...
+def row_layout(
+    kind: str, dim: int, statistics: bool = False, narrow: bool = False
+) -> dict[str, int]: ...
 def digest_rows(rows: _UInt8s) -> tuple[int, int]: ...
 
 MAX_PERIOD: int
@@ -286,7 +290,12 @@ TAME_FTRL_WEIGHT: float
 TAME_FTRL_LINEAR: float
 
 def are_tame(
-    kind: str, dim: int, images: _UInt8s, found: _UInt8s, statistics: bool = False
+    kind: str,
+    dim: int,
+    images: _UInt8s,
+    found: _UInt8s,
+    statistics: bool = False,
+    narrow: bool = False,
 ) -> bool: ...
 def safe_gradient_bits(
     optimizer_kind: str,
@@ -315,6 +324,8 @@ class GpuCache(_RowCache[GpuPlan]):
         initializer_numbers: tuple[float, float],
         stream: int,
         statistics: bool = False,
+        narrow: bool = False,
+        rounding: str = "nearest",
     ) -> None: ...
     @property
     def device(self) -> str: ...
@@ -347,7 +358,7 @@ def gpu_cache_args(
 _Rows = _UInt8s
 _Keys = _UInt64s
 _Flags = _UInt8s
-_SchemaFields = tuple[str, int, int, str, float, float, int, bool]
+_SchemaFields = tuple[str, int, int, str, float, float, int, bool, bool]
 
 class SsdScan:
     @property

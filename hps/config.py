@@ -22,6 +22,7 @@ from hps.errors import ConfigError
 if TYPE_CHECKING:
     from hps.common.row_layout import RowLayout
 
+_MAX_BFLOAT16 = float.fromhex("0x1.fep127")
 _MAX_SIZE = float(2**63 - 1024)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
@@ -29,6 +30,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _GPU_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
+ROW_DTYPES = ("float32", "bfloat16")
+ROUNDINGS = ("stochastic", "nearest")
 ENGINES = ("segments", "rocksdb")
 MAX_DIM = 4096
 MAX_TABLES = 1024
@@ -95,6 +98,11 @@ class TableConfig:
             Fixed once the store exists.
         expiry: when rows die; None: they live for ever. It implies statistics, and may change while
             the store exists, from the next period on.
+        dtype: of the weights in every tier, "float32" or "bfloat16" (narrow rows, about half the
+            bytes); state and arithmetic are float32; see docs/narrow_rows.md. Fixed once the store
+            exists.
+        rounding: of a bfloat16 weight that an update leaves: "stochastic", so that small updates
+            count on average, or to the "nearest". Of no effect on float32 rows.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -112,13 +120,20 @@ class TableConfig:
     share: float = 1.0
     statistics: bool = False
     expiry: Expiry | None = None
+    dtype: str = "float32"
+    rounding: str = "stochastic"
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if its weights are bfloat16."""
+        return self.dtype == "bfloat16"
 
     @property
     def layout(self) -> "RowLayout":
         """Where the fields of its rows lie."""
         from hps.common.row_layout import RowLayout  # and numpy, which `hps --help` does without
 
-        return RowLayout(self.optimizer.kind, self.dim, self.statistics)
+        return RowLayout(self.optimizer.kind, self.dim, self.statistics, self.is_narrow)
 
     def __post_init__(self) -> None:
         if not is_table_name(self.name):
@@ -143,6 +158,7 @@ class TableConfig:
                 raise ConfigError(f"{where}: expiry={self.expiry!r} must be an hps.Expiry or None")
             object.__setattr__(self, "statistics", True)
         require_number(f"{where}: share", self.share, above=0)
+        self._check_dtype(where)
         if self.features is not None:
             features: object = self.features
             is_list = isinstance(features, Iterable) and not isinstance(features, str | bytes)
@@ -151,6 +167,19 @@ class TableConfig:
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+    def _check_dtype(self, where: str) -> None:
+        for name, value, known in (
+            ("dtype", self.dtype, ROW_DTYPES),
+            ("rounding", self.rounding, ROUNDINGS),
+        ):
+            if value not in known:
+                raise ConfigError(f"{where}: {name}={value!r} must be one of {known}")
+        if self.is_narrow and not self.initializer.largest() <= _MAX_BFLOAT16:
+            raise ConfigError(
+                f"{where}: {self.initializer!r} may be beyond bfloat16 ({_MAX_BFLOAT16:g}), so "
+                "that weights would start as infinite; take smaller numbers, or dtype='float32'"
+            )
 
 
 def differences(one: TableConfig, other: TableConfig) -> list[str]:
@@ -192,6 +221,20 @@ def refuse_expiry(tables: Iterable[TableConfig], why: str) -> None:
             raise ConfigError(
                 f"table {table.name!r} has expiry={table.expiry!r}, but {why}: use "
                 "hps.ParameterServer with engine='segments' and rows in DRAM, or expiry=None"
+            )
+
+
+def refuse_narrow(tables: Iterable[TableConfig], why: str) -> None:
+    """Refuses tables of narrow rows where there can be none; before anything is written.
+
+    Raises:
+        ConfigError: names the table, why, and what to do.
+    """
+    for table in tables:
+        if table.is_narrow:
+            raise ConfigError(
+                f"table {table.name!r} has dtype='bfloat16', but {why}: use hps.ParameterServer "
+                "with engine='segments' and rows in DRAM, or dtype='float32'"
             )
 
 
@@ -330,7 +373,7 @@ class Config:
         names = [table.name for table in self.tables]
         if len(set(names)) != len(names):
             raise ConfigError(f"Config.tables={names}: a table name appears twice")
-        self._check_life()
+        self._check_rows()
         require_whole("Config.seed", self.seed, 0, 2**64 - 1)
         require_whole("Config.threads", self.threads, 0, MAX_THREADS)
         if self.instruction_set not in INSTRUCTION_SETS:
@@ -352,13 +395,15 @@ class Config:
                     f"Config.{name}={getattr(self, name)!r} must be an hps.{kind.__name__}"
                 )
 
-    def _check_life(self) -> None:
+    def _check_rows(self) -> None:
         gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
         if gpu:
             refuse_expiry(self.tables, f"rows in a gpu_cache on {gpu} do not die yet")
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
+            refuse_narrow(self.tables, f"a gpu_cache on {gpu} has no narrow rows yet")
         if self.ssd.engine == "rocksdb":
             refuse_expiry(self.tables, "rows that engine='rocksdb' keeps do not die yet")
+            refuse_narrow(self.tables, "engine='rocksdb' does not store narrow rows yet")
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

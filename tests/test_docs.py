@@ -26,6 +26,7 @@ DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliabilit
 DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
 DOCUMENTS += [
     "docs/life_cycle.md",
+    "docs/narrow_rows.md",
     "docs/ssd_store_format.md",
     "docs/features.md",
     "docs/tutorial.md",
@@ -68,6 +69,12 @@ def test_the_example_of_the_life_cycle_prints_what_the_page_says(
     page = (ROOT / "docs/life_cycle.md").read_text()
     exec(compile(page.split("```python\n")[1].split("```")[0], "life_cycle.md", "exec"), {})
     assert f"prints\n\n```\n{capsys.readouterr().out}```\n" in page
+
+
+def test_the_example_of_narrow_rows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/narrow_rows.md").read_text()
+    exec(compile(page.split("```python\n")[1].split("```")[0], "narrow_rows.md", "exec"), {})
 
 
 PAGE_OF_MODELS = (ROOT / "docs/models.md").read_text()

@@ -36,9 +36,8 @@ def scratch_server(
 
 
 def row_bytes(table: hps.TableConfig) -> int:
-    """Bytes of a row of `table`: 16 of header, weights, state vectors, padded to 16."""
-    vectors = {"adagrad": 1, "adam": 2, "ftrl": 2}.get(table.optimizer.kind, 0)
-    return (16 + 4 * table.dim * (1 + vectors) + 15) // 16 * 16
+    """Bytes of a row of `table`."""
+    return table.layout.row_bytes
 
 
 def insert(server: Any, keys: np.ndarray, table: str = TABLE) -> None:

@@ -12,9 +12,9 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-// Value is float or Bfloat16.
-template <int kDim, bool kStream, class Value>
-inline void WriteRow(const float* src, int dim, Value* dst) {
+// From floats to floats or Bfloat16s, or from these to floats.
+template <int kDim, bool kStream, class Source, class Value>
+inline void WriteRow(const Source* src, int dim, Value* dst) {
   if constexpr (kStream) {
     StreamColumns<kDim>(src, dst);
   } else {

@@ -30,6 +30,12 @@ InitializerSpec ParseInitializer(const std::string& name, std::pair<double, doub
   return spec;
 }
 
+Rounding ParseRounding(const std::string& name) {
+  if (name == "nearest") return Rounding::kNearest;
+  if (name == "stochastic") return Rounding::kStochastic;
+  throw nb::value_error(("unknown rounding '" + name + "'").c_str());
+}
+
 OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values) {
   const size_t wanted[] = {0, 1, 3, 3, 4, 4};
   if (values.size() != wanted[static_cast<int>(kind)]) {

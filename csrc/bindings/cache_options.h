@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "optimizer/initializer.h"
+#include "optimizer/narrow_lanes.h"
 #include "optimizer/optimizer.h"
 
 namespace nb = nanobind;
@@ -27,6 +28,8 @@ using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Keys = Vector<const uint64_t>;
 
 OptimizerKind ParseOptimizer(const std::string& name);
+// "nearest" or "stochastic".
+Rounding ParseRounding(const std::string& name);
 // The order is that of Optimizer.hyperparameters() in hps/common/optimizers.py.
 OptimizerNumbers ParseNumbers(OptimizerKind kind, const std::vector<double>& values);
 InitializerSpec ParseInitializer(const std::string& name, std::pair<double, double> numbers,

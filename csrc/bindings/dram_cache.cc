@@ -26,9 +26,10 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
                                      int64_t capacity_bytes, const std::string& instruction_set,
                                      const std::string& initializer_kind,
                                      std::pair<double, double> initializer_numbers, uint64_t stream,
-                                     bool statistics) {
+                                     bool statistics, bool narrow, const std::string& rounding) {
   DramCacheOptions options;
-  options.layout = {ParseOptimizer(optimizer_kind), dim, statistics};
+  options.layout = {ParseOptimizer(optimizer_kind), dim, statistics, narrow};
+  options.rounding = ParseRounding(rounding);
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
   options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
@@ -107,8 +108,8 @@ void BindPlan(nb::module_& module) {
           "keys"_a.noconvert());
 }
 
-nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics) {
-  const RowLayout layout{ParseOptimizer(kind), dim, statistics};
+nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics, bool narrow) {
+  const RowLayout layout{ParseOptimizer(kind), dim, statistics, narrow};
   nb::dict fields;
   fields["row_bytes"] = layout.row_bytes();
   fields["header_bytes"] = layout.header_bytes();
@@ -120,8 +121,8 @@ nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics) {
 
 // True if every found one of row images [n, row_bytes] is tame (optimizer/safe_gradient.h).
 bool ImagesAreTame(const std::string& kind, int64_t dim, Matrix<const uint8_t> images,
-                   Vector<const uint8_t> found, bool statistics) {
-  const RowLayout layout{ParseOptimizer(kind), dim, statistics};
+                   Vector<const uint8_t> found, bool statistics, bool narrow) {
+  const RowLayout layout{ParseOptimizer(kind), dim, statistics, narrow};
   CheckShape(
       images.shape(1) == static_cast<size_t>(layout.row_bytes()) && images.shape(0) == found.size(),
       "images [n, row_bytes] and found [n] are needed");
@@ -161,7 +162,8 @@ void BindDramCache(nb::module_& module) {
   nb::class_<DramCache> cls(module, "DramCache");
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
-          "initializer_numbers"_a, "stream"_a, "statistics"_a = false, nb::keep_alive<0, 2>());
+          "initializer_numbers"_a, "stream"_a, "statistics"_a = false, "narrow"_a = false,
+          "rounding"_a = "nearest", nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
@@ -184,14 +186,15 @@ void BindDramCache(nb::module_& module) {
                   out.data());
       },
       "pool"_a, "grads"_a.noconvert(), "out"_a.noconvert());
-  module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a, "statistics"_a = false);
+  module.def("row_layout", &LayoutOf, "kind"_a, "dim"_a, "statistics"_a = false,
+             "narrow"_a = false);
   module.def("digest_rows", &DigestRows, "rows"_a.noconvert());
   module.attr("MAX_PERIOD") = kMostPeriod;
   module.attr("TAME_FIRST_MOMENT") = kTameFirstMoment;
   module.attr("TAME_FTRL_WEIGHT") = kTameFtrlWeight;
   module.attr("TAME_FTRL_LINEAR") = kTameFtrlLinear;
   module.def("are_tame", &ImagesAreTame, "kind"_a, "dim"_a, "images"_a.noconvert(),
-             "found"_a.noconvert(), "statistics"_a = false);
+             "found"_a.noconvert(), "statistics"_a = false, "narrow"_a = false);
   module.def("safe_gradient_bits", &SafeBitsOf, "optimizer_kind"_a, "hyperparameters"_a,
              "initializer_kind"_a, "initializer_numbers"_a, "lr"_a);
 }

@@ -18,9 +18,10 @@ std::unique_ptr<GpuCache> MakeCache(ThreadPool* pool, const std::string& optimiz
                                     const std::vector<double>& hyperparameters, int64_t dim,
                                     int64_t capacity_bytes, const std::string& initializer_kind,
                                     std::pair<double, double> initializer_numbers, uint64_t stream,
-                                    bool statistics) {
+                                    bool statistics, bool narrow, const std::string& rounding) {
   GpuCacheOptions options;
-  options.layout = {ParseOptimizer(optimizer_kind), dim, statistics};
+  options.layout = {ParseOptimizer(optimizer_kind), dim, statistics, narrow};
+  options.rounding = ParseRounding(rounding);
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
   options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
@@ -123,7 +124,8 @@ void BindGpuCache(nb::module_& module) {
   nb::class_<GpuCache> cls(module, "GpuCache");
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "initializer_kind"_a, "initializer_numbers"_a, "stream"_a,
-          "statistics"_a = false, nb::keep_alive<0, 2>());
+          "statistics"_a = false, "narrow"_a = false, "rounding"_a = "nearest",
+          nb::keep_alive<0, 2>());
   RowCacheBinding<GpuKind>::Bind(&cls);
   cls.def("stats", &Stats)
       .def_prop_ro("device", [](const GpuCache&) { return "cpu"; })

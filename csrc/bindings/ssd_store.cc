@@ -27,9 +27,10 @@ using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics
+// name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics,
+// whether its weights are bfloat16
 using SchemaTuple =
-    std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t, bool>;
+    std::tuple<std::string, uint32_t, uint32_t, std::string, double, double, uint32_t, bool, bool>;
 
 void Require(bool condition, const std::string& message) {
   if (!condition) ThrowIfError(Status(StatusCode::kConfig, message));
@@ -45,6 +46,7 @@ TableSchema SchemaFrom(const SchemaTuple& fields) {
   schema.initializer_numbers[1] = std::get<5>(fields);
   schema.row_bytes = std::get<6>(fields);
   schema.has_statistics = std::get<7>(fields);
+  schema.is_narrow = std::get<8>(fields);
   return schema;
 }
 
@@ -56,7 +58,8 @@ SchemaTuple TupleFrom(const TableSchema& schema) {
           schema.initializer_numbers[0],
           schema.initializer_numbers[1],
           schema.row_bytes,
-          schema.has_statistics};
+          schema.has_statistics,
+          schema.is_narrow};
 }
 
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,

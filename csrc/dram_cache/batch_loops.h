@@ -9,6 +9,7 @@
 #include "batch/bags.h"
 #include "batch/key_share.h"
 #include "optimizer/initializer.h"
+#include "optimizer/narrow_lanes.h"
 #include "optimizer/optimizer.h"
 #include "table/life_rules.h"
 #include "table/reserve.h"
@@ -50,6 +51,8 @@ struct CacheView {
   InitializerSpec initializer;
   uint32_t period;  // in which updates count, in a table with statistics
   LifeRules rules;  // of such a table
+  bool is_narrow;   // weights are Bfloat16, and these are rounded by updates so
+  Rounding rounding;
 };
 
 struct BatchLoops {

@@ -33,10 +33,16 @@ inline void Find(const CacheView& cache, WorkerBatch* worker) {
   lookup.Finish(worker->window_end - worker->window_begin);
 }
 
+// Calls body with the type that the table's weights have.
+template <class Body>
+inline auto WithWeights(const CacheView& cache, Body body) {
+  return cache.is_narrow ? body(Bfloat16{}) : body(float{});
+}
+
 // Numbers, looks up and writes the output in one go, each some keys behind the other: numbering
-// computes, looking up waits for memory and writing fills it, so they go well together. Value is
-// float or Bfloat16.
-template <class Value>
+// computes, looking up waits for memory and writing fills it, so they go well together. Value and
+// Weight are float or Bfloat16.
+template <class Weight, class Value>
 inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                    Value* out, int64_t stride) {
   constexpr int64_t kRowsAStep = 24;  // somewhat more than keys are numbered between two calls
@@ -45,7 +51,7 @@ inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* 
     constexpr int kDim = decltype(lanes)::kWidth;
     constexpr bool kStream = decltype(streaming)::value;
     Expander<kDim, kStream, Value> expander(*worker, cache.dim, out, stride);
-    Lookup<kDim, false, Taking::kValue> lookup(cache, worker, {});
+    Lookup<kDim, false, Taking::kValue, Weight> lookup(cache, worker, {});
     const bool fits = DeduplicateWith(worker, keys, count, [&] {
       lookup.UpTo(worker->num_unique);
       if (worker->num_missing == 0) expander.UpTo(lookup.num_checked(), kRowsAStep);
@@ -62,32 +68,41 @@ inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* 
 
 inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                  OutputRows out) {
-  if (out.narrow != nullptr) return PullTo(cache, worker, keys, count, out.narrow, out.stride);
-  return PullTo(cache, worker, keys, count, out.values, out.stride);
+  return WithWeights(cache, [&](auto weight) {
+    using Weight = decltype(weight);
+    if (out.narrow != nullptr) {
+      return PullTo<Weight>(cache, worker, keys, count, out.narrow, out.stride);
+    }
+    return PullTo<Weight>(cache, worker, keys, count, out.values, out.stride);
+  });
 }
 
 // As Pull, of values that are pooled afterwards, when all workers have theirs.
 inline bool PullValues(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                        int64_t count) {
   worker->window_begin = 0;
-  return WithDim(cache.dim, [&](auto lanes) {
-    Lookup<decltype(lanes)::kWidth, false, Taking::kValue> lookup(cache, worker, {});
-    const bool fits =
-        DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
-    if (fits) lookup.Finish(worker->num_unique);
-    return fits;
+  return WithWeights(cache, [&](auto weight) {
+    return WithDim(cache.dim, [&](auto lanes) {
+      constexpr int kDim = decltype(lanes)::kWidth;
+      Lookup<kDim, false, Taking::kValue, decltype(weight)> lookup(cache, worker, {});
+      const bool fits =
+          DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
+      if (fits) lookup.Finish(worker->num_unique);
+      return fits;
+    });
   });
 }
 
 // Looks up every occurrence by itself. The window is the part of the batch to go through.
-inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
-                     int64_t count, OutputRows out) {
+template <class Weight>
+inline void PullEachOf(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                       int64_t count, OutputRows out) {
   const int64_t end = worker->window_end;
   int64_t first = worker->window_begin;
   worker->window_begin = 0;
   WithOutput(cache.dim, count, out.values, out.stride, [&](auto lanes, auto streaming) {
     constexpr bool kStream = decltype(streaming)::value;
-    Lookup<decltype(lanes)::kWidth, kStream, Taking::kOutput> lookup(cache, worker, out);
+    Lookup<decltype(lanes)::kWidth, kStream, Taking::kOutput, Weight> lookup(cache, worker, out);
     uint64_t hashes[kChunk + 8];
     int64_t kept = 0;
     for (; first < end && worker->num_missing == 0; first += kChunk) {
@@ -99,6 +114,12 @@ inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
     lookup.Finish(kept);
     if constexpr (kStream) EndStream();
   });
+}
+
+inline void PullEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                     int64_t count, OutputRows out) {
+  WithWeights(cache,
+              [&](auto weight) { PullEachOf<decltype(weight)>(cache, worker, keys, count, out); });
 }
 
 inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
@@ -119,18 +140,23 @@ inline void FindEach(const CacheView& cache, WorkerBatch* worker, const uint64_t
   worker->num_unique = worker->num_occurrences = kept;
 }
 
-inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
+template <class Weight>
+inline void CollectOf(const CacheView& cache, const WorkerBatch& worker) {
   constexpr int64_t kAhead = 16;
   WithDim(cache.dim, [&](auto lanes) {
     for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
       if (id + kAhead < worker.window_end) {
         PrefetchRow(RowAt(cache.table, worker.slots[id + kAhead]),
-                    cache.table.header_bytes() + 4 * cache.dim);
+                    cache.table.header_bytes() + int64_t{sizeof(Weight)} * cache.dim);
       }
-      CopyColumns<decltype(lanes)::kWidth>(WeightsAt(cache.table, worker.slots[id]), cache.dim,
-                                           worker.values + id * cache.dim);
+      CopyColumns<decltype(lanes)::kWidth>(WeightsAt<Weight>(cache.table, worker.slots[id]),
+                                           cache.dim, worker.values + id * cache.dim);
     }
   });
+}
+
+inline void Collect(const CacheView& cache, const WorkerBatch& worker) {
+  WithWeights(cache, [&](auto weight) { CollectOf<decltype(weight)>(cache, worker); });
 }
 
 // The rounds of reserve.h over one worker's missing keys.
@@ -203,11 +229,20 @@ inline bool Reserve(const CacheView& cache, WorkerBatch* worker) {
   return ReserveRounds{cache, worker}.Run();
 }
 
+// Calls body with a walker of the table's rows that updates none.
+template <class Body>
+inline auto WithRowLanes(const CacheView& cache, Body body) {
+  return WithDim(cache.dim, [&](auto lanes) {
+    if (!cache.is_narrow) return body(lanes);
+    return body(NarrowLanes<decltype(lanes), Rounding::kNearest>{lanes, 0});
+  });
+}
+
 inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* rows,
                  const uint8_t* found, float lr) {
   const TableView& table = cache.table;
   const int64_t row_bytes = table.shape.row_bytes;
-  WithDim(cache.dim, [&](auto lanes) {
+  WithRowLanes(cache, [&](auto lanes) {
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const int64_t id = worker->missing[entry];
       uint8_t* row = RowAt(table, worker->slots[id]);
@@ -218,7 +253,7 @@ inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* row
       __builtin_memset(row, 0, static_cast<uint64_t>(row_bytes));
       SetKeyAt(table, worker->slots[id], worker->keys[id]);
       float* const values = FloatsAt(table, worker->slots[id]);
-      InitializeWeights(lanes, cache.initializer, worker->keys[id], values + kRowHeaderFloats);
+      InitializeWeights(lanes, cache.initializer, worker->keys[id], lanes.weights(values));
       StartState(lanes, cache.kind, values, lr, cache.numbers);
     }
   });

@@ -23,15 +23,37 @@ inline const float* SumOf(Lanes lanes, const WorkerBatch& worker, int64_t id) {
   return worker.values;
 }
 
+// Calls body(lanes of a row) for one update of the narrow row that `lanes` walk.
+template <class Lanes, class Body>
+inline auto WithRounding(const CacheView& cache, Lanes lanes, float* row, const float* sum,
+                         Body body) {
+  if (cache.rounding == Rounding::kNearest) return body(lanes);
+  const int64_t before = cache.table.header_bytes() - kRowHeaderBytes;
+  const auto* const key = reinterpret_cast<const uint8_t*>(row) - before;
+  const uint64_t seed = SeedOfKey(cache.initializer.stream, KeyOfRow(key));
+  const int64_t vectors = RowLayout{cache.kind}.state_vectors();
+  using Inner = decltype(lanes.lanes);
+  return body(NarrowLanes<Inner, Rounding::kStochastic>{
+      lanes.lanes, SeedOfUpdate(lanes.lanes, vectors, row, sum, seed)});
+}
+template <int kDim, class Body>
+inline auto WithRounding(const CacheView&, HostLanes<kDim> lanes, float*, const float*, Body body) {
+  return body(lanes);
+}
+
 inline int64_t FindOverflow(const CacheView& cache, WorkerBatch* batch, float lr) {
   const OptimizerNumbers numbers = cache.numbers;
-  return WithDim(cache.dim, [&](auto lanes) {
+  return WithRowLanes(cache, [&](auto lanes) {
     for (int64_t id = batch->window_begin; id < batch->window_end; ++id) {
       const int64_t slot = batch->slots[id];
       float* const row = FloatsAt(cache.table, slot);
       // Nobody reads a fresh row's state, which its first update starts again.
       if (cache.table.marks[slot].flags & kFresh) StartState(lanes, cache.kind, row, lr, numbers);
-      if (!UpdateIsFinite(lanes, cache.kind, row, SumOf(lanes, *batch, id), lr, numbers)) return id;
+      const float* const sum = SumOf(lanes, *batch, id);
+      const bool is_finite = WithRounding(cache, lanes, row, sum, [&](auto row_lanes) {
+        return UpdateIsFinite(row_lanes, cache.kind, row, sum, lr, numbers);
+      });
+      if (!is_finite) return id;
     }
     return int64_t{-1};
   });
@@ -87,12 +109,13 @@ struct Constant {
 
 inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
   const OptimizerNumbers numbers = cache.numbers;
-  return WithDim(cache.dim, [&](auto lanes) {
+  return WithRowLanes(cache, [&](auto lanes) {
     const auto with_kind = [&](auto kind) {
       constexpr OptimizerKind kKind = decltype(kind)::value;
       constexpr bool kWatchesTame = kKind == OptimizerKind::kFtrl;
-      const auto update = [=](auto row_lanes, float* row, const float* sum) {
-        UpdateRow(row_lanes, kKind, row, sum, lr, numbers);
+      const auto update = [=, &cache](auto table_lanes, float* row, const float* sum) {
+        WithRounding(cache, table_lanes, row, sum,
+                     [=](auto row_lanes) { UpdateRow(row_lanes, kKind, row, sum, lr, numbers); });
       };
       return cache.table.has_statistics()
                  ? ApplyWith<kWatchesTame, true>(cache, worker, lanes, lr, update)

@@ -60,6 +60,8 @@ Status DramCache::MapTable() {
   view_.dim = static_cast<int32_t>(options_.layout.dim);
   view_.numbers = options_.numbers;
   view_.initializer = options_.initializer;
+  view_.is_narrow = options_.layout.is_narrow;
+  view_.rounding = options_.rounding;
   return Status::Ok();
 }
 

@@ -25,6 +25,7 @@ struct DramCacheOptions {
   RowLayout layout;
   OptimizerNumbers numbers;
   InitializerSpec initializer;
+  Rounding rounding = Rounding::kNearest;  // of narrow rows, by updates
   int64_t capacity_bytes = 0;
   std::string instruction_set = "auto";  // auto, avx512, avx2, plain
 };

@@ -29,7 +29,15 @@ void SetState(const RowLayout& layout, const float* state, float* row) {
   const int64_t scalars = layout.header_scalars();
   const auto state_bytes = static_cast<size_t>(layout.dim * layout.state_vectors()) * sizeof(float);
   std::memcpy(row + kFirstScalar, state, static_cast<size_t>(scalars) * sizeof(float));
-  std::memcpy(row + kRowHeaderFloats + layout.dim, state + scalars, state_bytes);
+  std::memcpy(row + kRowHeaderFloats + layout.weight_floats(), state + scalars, state_bytes);
+}
+
+// Calls body with a walker of the table's rows.
+template <class Body>
+void WithRowLanes(const CacheView& view, Body body) {
+  const HostLanes<0> lanes{view.dim};
+  if (!view.is_narrow) return body(lanes);
+  body(NarrowLanes<HostLanes<0>, Rounding::kNearest>{lanes, 0});
 }
 
 // The first bucket of [bucket, end) that may hold a dirty row, or `end`. Most hold none, and all
@@ -80,17 +88,16 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
   const RowLayout& layout = options_.layout;
-  const HostLanes<0> lanes{view_.dim};
   plan->SortPositions(*loops_, pool_);
-  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+  const auto assign = [&](auto lanes, WorkerBatch* worker) {
     worker->result = 0;
     worker->num_dirtied = 0;
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
       const int64_t slot = worker->slots[id];
       const int64_t position = worker->positions[worker->starts[id + 1] - 1];
       float* const row = FloatsAt(view_.table, slot);
-      std::memcpy(row + kRowHeaderFloats, rows + position * layout.dim,
-                  static_cast<size_t>(layout.dim) * sizeof(float));
+      const float* const given = rows + position * layout.dim;
+      lanes.set(lanes.weights(row), [=](int d) { return given[d]; });
       if (state != nullptr) {
         SetState(layout, state + position * layout.state_floats(), row);
       } else {
@@ -102,6 +109,9 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
       }
       MarkOne(view_.table, slot, worker);
     }
+  };
+  plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
+    WithRowLanes(view_, [&](auto lanes) { assign(lanes, worker); });
   });
   MarkUpdated(plan);
 }
@@ -109,9 +119,8 @@ void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
 int64_t DramCache::Create(BatchPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
-  const HostLanes<0> lanes{view_.dim};
   int64_t created = 0;
-  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+  const auto create = [&](auto lanes, WorkerBatch* worker) {
     worker->result = 0;
     worker->num_dirtied = 0;
     for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
@@ -123,6 +132,9 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
       MarkOne(view_.table, slot, worker);
     }
     created += worker->result;
+  };
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+    WithRowLanes(view_, [&](auto lanes) { create(lanes, worker); });
   });
   MarkUpdated(plan);
   return created;
@@ -160,10 +172,11 @@ void DramCache::WriteRows(BatchPlan* plan, const uint8_t* rows) {
 
 void DramCache::InitialWeights(const uint64_t* keys, int64_t count, float* out) const {
   const DefaultFloatMode mode;
-  const HostLanes<0> lanes{view_.dim};
-  for (int64_t i = 0; i < count; ++i) {
-    InitializeWeights(lanes, view_.initializer, keys[i], out + i * view_.dim);
-  }
+  WithRowLanes(view_, [&](auto lanes) {
+    for (int64_t i = 0; i < count; ++i) {
+      InitializeWeights(lanes, view_.initializer, keys[i], lanes.as_read(out + i * view_.dim));
+    }
+  });
 }
 
 Presence DramCache::Contains(uint64_t key) const {

@@ -54,15 +54,22 @@ inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
   __builtin_prefetch(row + bytes - 1, kWrite);
 }
 
+// The weights of a row, whichever type they have.
+template <class Weight>
+inline const Weight* WeightsAt(const TableView& table, int64_t slot) {
+  return reinterpret_cast<const Weight*>(FloatsAt(table, slot) + kRowHeaderFloats);
+}
+
 // Compares digests, then asks for the rows: in a loop of its own and short, because a prefetch
 // retires only once its page is known, and how many such waits go on at once is up to how many
 // prefetches the processor has in view.
-template <int kDim, Taking kTaking>
+template <int kDim, Taking kTaking, class Weight>
 inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
   const int64_t dim = kDim > 0 ? kDim : cache.dim;
   constexpr bool kOnlySlots = kTaking == Taking::kSlot || kTaking == Taking::kFirst;
   const TableView& table = cache.table;
-  const int64_t useful_bytes = table.header_bytes() + (kOnlySlots ? 0 : 4 * dim);
+  const int64_t useful_bytes =
+      table.header_bytes() + (kOnlySlots ? 0 : int64_t{sizeof(Weight)} * dim);
   const HostGroup group;
   int64_t slots[2 * kGroup];
   int num_slots = 0;
@@ -97,11 +104,7 @@ inline int64_t SlotOf(const TableView& table, const LookupStage& stage, int i, u
   return FindInBucket(HostGroup{}, table, static_cast<int64_t>(stage.second[i]), digest, key);
 }
 
-inline const float* WeightsAt(const TableView& table, int64_t slot) {
-  return FloatsAt(table, slot) + kRowHeaderFloats;
-}
-
-template <int kDim, bool kStream, Taking kTaking>
+template <int kDim, bool kStream, Taking kTaking, class Weight>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
                       const LookupStage& stage, OutputRows out) {
   const TableView& table = cache.table;
@@ -120,7 +123,7 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
       worker->num_repeats += (flags & kTaken) != 0;
       flags |= kTaken;
     }
-    const float* weights = WeightsAt(table, slot);
+    const Weight* weights = WeightsAt<Weight>(table, slot);
     if constexpr (kTaking == Taking::kValue) {
       CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
     }
@@ -131,8 +134,8 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
   }
 }
 
-// Look-ups on their way, as keys become available.
-template <int kDim, bool kStream, Taking kTaking>
+// Look-ups on their way, as keys become available. Weight is float, or Bfloat16 in a narrow table.
+template <int kDim, bool kStream, Taking kTaking, class Weight = float>
 class Lookup {
  public:
   // Looks up the worker's keys from its window's begin on; `out` is for Taking::kOutput.
@@ -177,12 +180,12 @@ class Lookup {
     ++num_asked_;
   }
   void AskRows(int64_t group, int count) {
-    AskForRows<kDim, kTaking>(cache_, count, &stages_[group % kRing]);
+    AskForRows<kDim, kTaking, Weight>(cache_, count, &stages_[group % kRing]);
     num_asked_rows_ = group + 1;
   }
   void Check(int64_t group, int count) {
-    CheckKeys<kDim, kStream, kTaking>(cache_, worker_, begin_ + group * kGroup, count,
-                                      stages_[group % kRing], out_);
+    CheckKeys<kDim, kStream, kTaking, Weight>(cache_, worker_, begin_ + group * kGroup, count,
+                                              stages_[group % kRing], out_);
     num_checked_ += count;
   }
 

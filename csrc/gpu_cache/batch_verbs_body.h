@@ -34,6 +34,14 @@ inline void WithKind(OptimizerKind kind, const Body& body) {
 }
 
 template <class Launcher>
+template <class Work>
+void GpuCacheOver<Launcher>::ForRows(Work work) const {
+  if (!options_.layout.is_narrow) return work([](auto group) { return group; });
+  const Rounding rounding = options_.rounding;
+  work([rounding](auto group) { return NarrowGroup<decltype(group)>(group, rounding); });
+}
+
+template <class Launcher>
 GpuCacheOver<Launcher>::GpuCacheOver(const GpuCacheOptions& options, Launcher launcher)
     : options_(options), launcher_(launcher) {}
 
@@ -190,8 +198,10 @@ void GpuCacheOver<Launcher>::Fill(GpuPlan* plan, const uint8_t* rows, const uint
   HPS_CHECK(plan->state == GpuPlan::State::kReserved);
   const int64_t num_missing = plan->num_missing();
   const FillArgs args = {args_, plan->batch(), rows, found, num_missing, create, lr};
-  launcher.rows(args_.dim, num_missing,
-                [args](auto group, int64_t i) { FillRowOne(group, args, i); });
+  ForRows([&](auto wrap) {
+    launcher.rows(args_.dim, num_missing,
+                  [=](auto group, int64_t i) { FillRowOne(wrap(group), args, i); });
+  });
   plan->state = GpuPlan::State::kPinned;
 }
 
@@ -211,16 +221,18 @@ void GpuCacheOver<Launcher>::Gather(const GpuPlan& plan, float* out) {
   const Launcher launcher = LauncherOf(plan);
   HPS_CHECK(IsCurrent(plan));
   const GatherArgs args = {args_, plan.batch(), out};
-  launcher.rows_out(
-      args_.dim, plan.num_occurrences(), out,
-      [args](auto group, int64_t i) { GatherOne(group, args, i); },
-      [args](int64_t i) { AskForGathered(args, i); }, [args](int64_t i) { AskForSlot(args, i); });
+  ForRows([&](auto wrap) {
+    launcher.rows_out(
+        args_.dim, plan.num_occurrences(), out,
+        [=](auto group, int64_t i) { GatherOne(wrap(group), args, i); },
+        [args](int64_t i) { AskForGathered(args, i); }, [args](int64_t i) { AskForSlot(args, i); });
+  });
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Pool(GpuPlan* plan, const BagsView& bags, OutputValues out) {
   HPS_CHECK(IsCurrent(*plan) && plan->window_size() == plan->num_unique());
-  PoolBags(LauncherOf(*plan), args_, bags, out, plan);
+  ForRows([&](auto wrap) { PoolBags(LauncherOf(*plan), args_, bags, out, plan, wrap); });
 }
 
 template <class Launcher>
@@ -256,8 +268,10 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
   const uint32_t safe = SafeGradientBits(args_.kind, args_.numbers, args_.initializer, lr);
   const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr};
   const auto attempt = [&]<OptimizerKind kKind>() {
-    launcher.rows(args_.dim, args.bound,
-                  [args](auto group, int64_t i) { TryOne<kKind>(group, args, i); });
+    ForRows([&](auto wrap) {
+      launcher.rows(args_.dim, args.bound,
+                    [=](auto group, int64_t i) { TryOne<kKind>(wrap(group), args, i); });
+    });
   };
   WithKind(args_.kind, attempt);
   const uint32_t culprit = plan->numbers().culprit;
@@ -270,9 +284,11 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
   const auto apply = [&]<OptimizerKind kKind>() {
-    launcher.rows(args_.dim, args.bound, [args](auto group, int64_t i) {
-      AskForUpdated(args, i + kUpdatesAhead);
-      ApplyOne<kKind>(group, args, i);
+    ForRows([&](auto wrap) {
+      launcher.rows(args_.dim, args.bound, [=](auto group, int64_t i) {
+        AskForUpdated(args, i + kUpdatesAhead);
+        ApplyOne<kKind>(wrap(group), args, i);
+      });
     });
   };
   WithKind(args_.kind, apply);

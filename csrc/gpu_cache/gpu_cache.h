@@ -25,6 +25,7 @@ struct GpuCacheOptions {
   RowLayout layout;
   OptimizerNumbers numbers;
   InitializerSpec initializer;
+  Rounding rounding = Rounding::kNearest;  // of narrow rows, by updates
   int64_t capacity_bytes = 0;
 };
 
@@ -144,6 +145,9 @@ class GpuCacheOver {
     return plan.is_alone() ? launcher_.alone() : launcher_;
   }
   void RunRounds(const Launcher& launcher, ReserveArgs args);
+  // work(wrap) with wrap(group) as suits the table's rows.
+  template <class Work>
+  void ForRows(Work work) const;
 
   const GpuCacheOptions options_;
   const Launcher launcher_;

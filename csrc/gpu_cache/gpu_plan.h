@@ -41,6 +41,8 @@ class GpuPlan {
   void PrepareFind(int64_t count);
   void PrepareReserve();
   float* ReserveSums(int64_t dim) { return sums_.Reserve(num_unique() * dim); }
+  // Of narrow rows' weights as floats, [N, dim].
+  float* ReserveWide(int64_t dim) { return wide_.Reserve(num_unique() * dim); }
 
   // True if keys[count] are this plan's, byte for byte.
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
@@ -95,7 +97,7 @@ class GpuPlan {
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;
   Array<Reservation> reservations_;
-  Array<float> sums_;
+  Array<float> sums_, wide_;
   Lists first_lists_, other_lists_;
 };
 

@@ -9,6 +9,8 @@
 // text, on emulated lanes and under the CUDA cache's launcher, to these results.
 #pragma once
 
+#include <type_traits>
+
 #include "gpu_cache/gpu_plan.h"
 #include "gpu_cache/host_launcher.h"
 
@@ -50,12 +52,26 @@ inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64
 }
 
 // Sums or means of bags of rows that lie in their slots, to their places in out.
-inline void PoolBags(const HostLauncher& launcher, const CacheArgs& cache, const BagsView& bags,
-                     OutputValues out, GpuPlan* plan) {
+// Narrow weights are widened first, once a key.
+template <class Wrap>
+void PoolBags(const HostLauncher& launcher, const CacheArgs& cache, const BagsView& bags,
+              OutputValues out, GpuPlan* plan, Wrap wrap) {
   const BatchArgs& batch = plan->batch();
   const float** rows = plan->pooling()->PrepareRows(batch.num_occurrences);
-  launcher.one(batch.num_occurrences,
-               [&](auto, int64_t i) { rows[i] = WeightsAt(cache, batch.slots[batch.inverse[i]]); });
+  constexpr bool kIsNarrow = !std::is_same_v<decltype(wrap(HostGroup{})), HostGroup>;
+  if constexpr (kIsNarrow) {
+    const int64_t dim = cache.dim;
+    float* const wide = plan->ReserveWide(dim);
+    launcher.rows(cache.dim, plan->num_unique(), [=](auto group, int64_t id) {
+      CopyFloats(group, wide + id * dim, WeightsOf(wrap(group), cache, batch.slots[id]), dim);
+    });
+    launcher.one(batch.num_occurrences,
+                 [&](auto, int64_t i) { rows[i] = wide + batch.inverse[i] * dim; });
+  } else {
+    launcher.one(batch.num_occurrences, [&](auto, int64_t i) {
+      rows[i] = WeightsAt(cache, batch.slots[batch.inverse[i]]);
+    });
+  }
   plan->pooling()->Pool(launcher.key_loops(), bags, cache.dim, launcher.pool(), out);
 }
 

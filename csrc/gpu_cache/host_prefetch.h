@@ -46,8 +46,10 @@ inline void AskForGathered(const GatherArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
   const int64_t id = batch.inverse[i];
   if (IsInWindow(batch, id - batch.numbers->window_first)) {
+    const TableView& table = args.cache.table;
+    const int64_t most = table.header_bytes() + 4 * args.cache.dim;  // narrow rows have less
     AskForRow<false>(args.cache, batch.slots[id],
-                     args.cache.table.header_bytes() + 4 * args.cache.dim);
+                     most < table.shape.row_bytes ? most : table.shape.row_bytes);
   }
 }
 

@@ -36,6 +36,16 @@ inline void CopyFloats(HostStreamGroup<kDim>, float* dst, const float* src, int6
   StreamColumns<kDim>(src, dst);
 }
 
+template <int kDim>
+inline void CopyFloats(HostRowGroup<kDim>, float* dst, const Bfloat16* src, int64_t count) {
+  CopyColumns<kDim>(src, static_cast<int>(count), dst);
+}
+
+template <int kDim>
+inline void CopyFloats(HostStreamGroup<kDim>, float* dst, const Bfloat16* src, int64_t) {
+  StreamColumns<kDim>(src, dst);
+}
+
 // True if rows of kDim floats that are written one after the other, from `out` on, can go past the
 // caches. What one row leaves of a line the next one fills, so only the stores' own alignment
 // counts: an array of numpy's, which seldom starts with a line, will do.

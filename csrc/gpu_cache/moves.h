@@ -4,9 +4,8 @@
 // here probes the table.
 #pragma once
 
-#include "gpu_cache/cache_args.h"
+#include "gpu_cache/narrow_group.h"
 #include "optimizer/binary_counter.h"
-#include "table/row_pieces.h"
 
 namespace hps {
 
@@ -79,7 +78,7 @@ HPS_HD void InitializeRow(Group group, const CacheArgs& cache, int64_t slot, uin
   ZeroRow(group, RowAt(cache.table, slot), cache.table.shape.row_bytes);
   group.sync();
   group.elect([&] { SetKeyAt(cache.table, slot, key); });
-  InitializeWeights(lanes, cache.initializer, key, row + kRowHeaderFloats);
+  InitializeWeights(lanes, cache.initializer, key, lanes.weights(row));
   StartState(lanes, cache.kind, row, lr, cache.numbers);
 }
 
@@ -119,7 +118,7 @@ HPS_HD void GatherOne(Group group, const GatherArgs& args, int64_t i) {
     return;
   }
   const int64_t dim = args.cache.dim;
-  CopyFloats(group, args.out + i * dim, WeightsAt(args.cache, batch.slots[id]), dim);
+  CopyFloats(group, args.out + i * dim, WeightsOf(group, args.cache, batch.slots[id]), dim);
 }
 
 // term(first) + ... + term(end - 1), from the left; of one term at least.
@@ -151,7 +150,7 @@ HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
   const int64_t first = args.offsets[i], end = args.offsets[i + 1];
   const float divisor = args.is_mean ? static_cast<float>(end - first) : 1.0f;
   const auto weights_of = [&](int64_t position) {
-    return WeightsAt(cache, batch.slots[batch.inverse[position]]);
+    return WeightsOf(group, cache, batch.slots[batch.inverse[position]]);
   };
   const auto weigh = [&](auto value, int64_t position) {
     return args.weights == nullptr ? value : value * args.weights[position];
@@ -161,16 +160,19 @@ HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
     group.for_each(cache.dim, [&](int64_t d) { out[d] = 0.0f; });
   } else if (is_wide && end - first <= kRunLength) {
     group.for_each(cache.dim / 4, [&](int64_t d) {
-      PieceAt(out, d) = AddTerms<Piece>(first, end,
-                                        [&](int64_t position) {
-                                          return weigh(PieceAt(weights_of(position), d), position);
-                                        }) /
-                        divisor;
+      PieceAt(out, d) =
+          AddTerms<Piece>(first, end,
+                          [&](int64_t position) {
+                            return weigh(WidePiece(weights_of(position), d), position);
+                          }) /
+          divisor;
     });
   } else {
     group.for_each(cache.dim, [&](int64_t d) {
       out[d] = AddRuns(first, end,
-                       [&](int64_t position) { return weigh(weights_of(position)[d], position); }) /
+                       [&](int64_t position) {
+                         return weigh(Widened(weights_of(position)[d]), position);
+                       }) /
                divisor;
     });
   }
@@ -199,8 +201,9 @@ HPS_HD void WriteRowOne(Group group, const ImagesArgs& args, int64_t i) {
 template <class Group>
 HPS_HD void InitialWeightsOne(Group group, const InitialWeightsArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;
-  InitializeWeights(LanesOf(group, cache.dim), cache.initializer, args.keys[i],
-                    args.out + i * cache.dim);
+  const auto lanes = LanesOf(group, cache.dim);
+  InitializeWeights(lanes, cache.initializer, args.keys[i],
+                    lanes.as_read(args.out + i * cache.dim));
 }
 
 }  // namespace HPS_BUILD

@@ -32,8 +32,10 @@ void GpuCacheOver<Launcher>::Assign(GpuPlan* plan, const float* rows, const floa
                            last,  plan->window_size(), lr};
   launcher_.one(plan->num_occurrences(),
                 [args](auto group, int64_t i) { FindLastOne(group, args, i); });
-  launcher_.rows(args_.dim, args.bound,
-                 [args](auto group, int64_t i) { AssignOne(group, args, i); });
+  ForRows([&](auto wrap) {
+    launcher_.rows(args_.dim, args.bound,
+                   [=](auto group, int64_t i) { AssignOne(wrap(group), args, i); });
+  });
 }
 
 template <class Launcher>
@@ -41,16 +43,20 @@ int64_t GpuCacheOver<Launcher>::Create(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   const int64_t before = count(kCountCreated);
   const CreateArgs args = {args_, plan->batch(), plan->window_size(), lr};
-  launcher_.rows(args_.dim, args.bound,
-                 [args](auto group, int64_t i) { CreateOne(group, args, i); });
+  ForRows([&](auto wrap) {
+    launcher_.rows(args_.dim, args.bound,
+                   [=](auto group, int64_t i) { CreateOne(wrap(group), args, i); });
+  });
   return count(kCountCreated) - before;
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::InitialWeights(const uint64_t* keys, int64_t count, float* out) {
   const InitialWeightsArgs args = {args_, keys, out};
-  launcher_.rows(args_.dim, count,
-                 [args](auto group, int64_t i) { InitialWeightsOne(group, args, i); });
+  ForRows([&](auto wrap) {
+    launcher_.rows(args_.dim, count,
+                   [=](auto group, int64_t i) { InitialWeightsOne(wrap(group), args, i); });
+  });
 }
 
 template <class Launcher>

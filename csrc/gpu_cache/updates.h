@@ -306,9 +306,12 @@ HPS_HD void TryOne(Group group, const TryArgs& args, int64_t i) {
     StartState(lanes, kKind, row, args.lr, cache.numbers);
     group.sync();
   }
-  if (!UpdateIsFinite(lanes, kKind, row, args.sums + id * cache.dim, args.lr, cache.numbers)) {
-    NoteCulprit(args.batch, id);
-  }
+  const float* const sum = args.sums + id * cache.dim;
+  WithRounding(group, cache, lanes, slot, sum, [&](auto row_lanes) {
+    if (!UpdateIsFinite(row_lanes, kKind, row, sum, args.lr, cache.numbers)) {
+      NoteCulprit(args.batch, id);
+    }
+  });
   // Such a gradient may leave a state that is not tame.
   const bool may_be_wild = kKind == OptimizerKind::kAdam || kKind == OptimizerKind::kFtrl;
   if (may_be_wild && i == 0) AtomicStore(&cache.clock->is_watched, uint32_t{1});
@@ -341,7 +344,10 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
     StartState(lanes, kKind, row, args.lr, cache.numbers);
     group.sync();  // the header's scalars are read by all lanes
   }
-  UpdateRow(lanes, kKind, row, args.sums + id * cache.dim, args.lr, cache.numbers);
+  const float* const sum = args.sums + id * cache.dim;
+  WithRounding(group, cache, lanes, slot, sum, [&](auto row_lanes) {
+    UpdateRow(row_lanes, kKind, row, sum, args.lr, cache.numbers);
+  });
   if (kKind == OptimizerKind::kFtrl && !FtrlIsTame(lanes, row)) {
     AtomicStore(&cache.clock->is_watched, uint32_t{1});
   }
@@ -379,15 +385,16 @@ HPS_HD void AssignOne(Group group, const AssignArgs& args, int64_t i) {
   const auto lanes = LanesOf(group, cache.dim);
   float* const row = FloatsAt(cache, slot);
   const float* const weights = args.rows + position * dim;
-  lanes.set(row + kRowHeaderFloats, [=](int d) { return weights[d]; });
+  lanes.set(lanes.weights(row), [=](int d) { return weights[d]; });
   if (args.state == nullptr) {
     StartState(lanes, cache.kind, row, args.lr, cache.numbers);
   } else {
     const int64_t scalars = layout.header_scalars();
     const float* const state = args.state + position * layout.state_floats();
+    float* const vectors = lanes.state(row);
     group.for_each(scalars, [=](int64_t k) { row[kFirstScalar + k] = state[k]; });
     group.for_each(dim * layout.state_vectors(),
-                   [=](int64_t k) { row[kRowHeaderFloats + dim + k] = state[scalars + k]; });
+                   [=](int64_t k) { vectors[k] = state[scalars + k]; });
   }
   group.elect([&] {
     MarkUpdated(cache, slot, i);

@@ -36,10 +36,18 @@ struct HeldColumns {
 
 template <int kSize>
 struct DeviceLanes {
+  static constexpr int kWidth = 0;
+  static constexpr bool kIsHost = false;
   DeviceGroup<kSize> group;
   int dim;
 
   HPS_HD_MEMBER int size() const { return dim; }
+  template <class Float>
+  HPS_HD_MEMBER Float* weights(Float* row) const {
+    return row + kRowHeaderFloats;
+  }
+  HPS_HD_MEMBER float* state(float* row) const { return row + kRowHeaderFloats + dim; }
+  HPS_HD_MEMBER float* as_read(float* out) const { return out; }
 
   template <class Body, class... Columns>
   HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
@@ -91,6 +99,19 @@ struct DeviceLanes {
   }
 
   HPS_HD_MEMBER void note(float) const {}
+
+  template <class Body>
+  HPS_HD_MEMBER void columns(Body body) const {
+    for (int d = group.lane(); d < dim; d += kSize) body(d);
+  }
+
+  template <class Word>
+  HPS_HD_MEMBER uint32_t fold(Word word) const {
+    uint32_t total = 0;
+    for (int d = group.lane(); d < dim; d += kSize) total += word(d);
+    for (int step = 1; step < kSize; step *= 2) total += group.shuffle(total, group.lane() ^ step);
+    return total;
+  }
 
   template <class Term>
   HPS_HD_MEMBER float sum(Term term, const float* column) const {

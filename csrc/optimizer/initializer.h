@@ -42,9 +42,10 @@ HPS_HD float NormalWeight(uint64_t state, int column, float std, float mean) {
   return static_cast<float>(sum) * (std * (1.0f / 65536.0f)) + mean;
 }
 
-template <class Lanes>
+// `weights` are floats, or the Bfloat16s of a narrow row.
+template <class Lanes, class Weight>
 HPS_HD void InitializeWeights(Lanes lanes, const InitializerSpec& spec, uint64_t key,
-                              float* weights) {
+                              Weight* weights) {
   const float first = spec.first, second = spec.second;
   if (spec.kind == InitializerKind::kConstant) {
     lanes.set(weights, [=](int) { return first; });

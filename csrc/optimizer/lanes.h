@@ -4,16 +4,22 @@
 // that the text of an optimizer is one. `kDim` is the width if it is known at compile time, else 0.
 // A walker offers
 //     int size()                            the width
+//     weights(row), state(row)              of a row as optimizers see it (FloatsOfRow)
+//     as_read(out)                          out, to be set to what a row with such weights reads as
 //     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read
 //     void set(float* column, f)            column[d] = f(d) for every d
 //     void add_up(float* column, n, f, w)   column[d] = 0 + f(0)[d] * w(0) + ..., n terms in order
 //     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
-//     tree void scalar(f)                        f() by one lane; for what a row has once
+//                                           tree
+//     void scalar(f)                        f() by one lane; for what a row has once
 //     void note(float)                      says what scalar() stores; a trial looks at it
-//     (trial.h)
+//                                           (trial.h)
+//     void columns(f)                       f(d) for every d, each by one lane
+//     uint32_t fold(f)                      the sum of f(d) over all d
+// A narrow row's walker is made of one of these: narrow_lanes.h.
 #pragma once
 
-#include "common/portable.h"
+#include "table/row_layout.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
@@ -27,9 +33,16 @@ using Lanes4 = float __attribute__((vector_size(16)));
 template <int kDim>
 struct HostLanes {
   static constexpr int kWidth = kDim;
+  static constexpr bool kIsHost = true;
   int dim;
 
   int size() const { return kDim > 0 ? kDim : dim; }
+  template <class Float>
+  Float* weights(Float* row) const {
+    return row + kRowHeaderFloats;
+  }
+  float* state(float* row) const { return row + kRowHeaderFloats + size(); }
+  float* as_read(float* out) const { return out; }
 
   // Not unrolled: sixteen columns, written out one by one before the compiler looks for vectors,
   // would stay scalars, which takes up to 2.4 times as long.
@@ -74,6 +87,23 @@ struct HostLanes {
   }
 
   void note(float) const {}
+
+  template <class Body>
+  void columns(Body body) const {
+    const int count = size();
+#pragma GCC ivdep
+#pragma GCC unroll 1
+    for (int d = 0; d < count; ++d) body(d);
+  }
+
+  template <class Word>
+  uint32_t fold(Word word) const {
+    const int count = size();
+    uint32_t total = 0;
+#pragma GCC unroll 1
+    for (int d = 0; d < count; ++d) total += word(d);
+    return total;
+  }
 
   // Every instruction set and the device add in this order, so they agree to the bit.
   template <class Term>

@@ -2,7 +2,7 @@
 //
 // Above it: dram_cache's batch loops (and the device kernels). Below it: lanes.h. Only + - x / and
 // sqrt in float32, never contracted, so that host, any instruction set and device agree to the bit.
-// A row is addressed as floats: header [0, 4), weights [4, 4 + dim), state behind them.
+// A row is addressed as floats: header [0, 4), then weights and state, where its walker says.
 // Formulas: SGD, Adagrad and Adam as torch.optim; row-wise Adagrad as FBGEMM's; FTRL-Proximal after
 // McMahan et al., KDD 2013, algorithm 1, whose power is one half. Weights may decay before all but
 // FTRL's update, decoupled from the gradient: Loshchilov and Hutter, ICLR 2019, algorithm 2.
@@ -44,20 +44,19 @@ HPS_HD float KeptShare(float lr, const OptimizerNumbers& numbers) {
 
 template <class Lanes>
 HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr, float kept) {
-  lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; },
-             row + kRowHeaderFloats, gradient);
+  lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; }, lanes.weights(row),
+             gradient);
 }
 
 template <class Lanes>
 HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps,
                           float kept) {
-  float* weights = row + kRowHeaderFloats;
   lanes.each(
       [=](float& weight, float& accumulator, float g) {
         accumulator += g * g;
         weight = kept * weight - lr * g / (SquareRoot(accumulator) + eps);
       },
-      weights, weights + lanes.size(), gradient);
+      lanes.weights(row), lanes.state(row), gradient);
 }
 
 template <class Lanes>
@@ -68,8 +67,8 @@ HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient,
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
   lanes.note(accumulator);
   const float step = lr / (SquareRoot(accumulator) + eps);
-  lanes.each([=](float& weight, float g) { weight = kept * weight - step * g; },
-             row + kRowHeaderFloats, gradient);
+  lanes.each([=](float& weight, float g) { weight = kept * weight - step * g; }, lanes.weights(row),
+             gradient);
 }
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to
@@ -77,8 +76,7 @@ HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient,
 template <class Lanes>
 HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
                        const OptimizerNumbers& numbers, float kept) {
-  float* weights = row + kRowHeaderFloats;
-  float* first_moments = weights + lanes.size();
+  float* first_moments = lanes.state(row);
   const float correction1 = numbers.one_minus_beta1 + numbers.beta1 * row[kFirstScalar];
   const float correction2 = numbers.one_minus_beta2 + numbers.beta2 * row[kFirstScalar + 1];
   lanes.scalar([=] {
@@ -97,14 +95,13 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
         second = beta2 * second + share2 * (g * g);
         weight = kept * weight - step * first / (SquareRoot(second) / root + eps);
       },
-      weights, first_moments, first_moments + lanes.size(), gradient);
+      lanes.weights(row), first_moments, first_moments + lanes.size(), gradient);
 }
 
 template <class Lanes>
 HPS_HD void FtrlUpdate(Lanes lanes, float* row, const float* gradient, float lr,
                        const OptimizerNumbers& numbers) {
-  float* weights = row + kRowHeaderFloats;
-  float* linears = weights + lanes.size();
+  float* linears = lanes.state(row);
   const float beta = numbers.beta, l1 = numbers.l1, l2 = numbers.l2;
   lanes.each(
       [=](float& weight, float& z, float& n, float g) {
@@ -118,15 +115,15 @@ HPS_HD void FtrlUpdate(Lanes lanes, float* row, const float* gradient, float lr,
         const float shrunk = linear < 0 ? linear + l1 : linear - l1;
         weight = magnitude <= l1 ? 0.0f : -shrunk / ((beta + root) / lr + l2);
       },
-      weights, linears, linears + lanes.size(), gradient);
+      lanes.weights(row), linears, linears + lanes.size(), gradient);
 }
 
 // The state that belongs to weights nobody has updated: a new row's, or an assigned row's.
 template <class Lanes>
 HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
                        const OptimizerNumbers& numbers) {
-  float* weights = row + kRowHeaderFloats;
-  float* state = weights + lanes.size();
+  const auto* weights = lanes.weights(row);
+  float* state = lanes.state(row);
   const float start = numbers.initial_accumulator;
   lanes.scalar([=] {
     row[kFirstScalar] = kind == OptimizerKind::kRowWiseAdagrad ? start : 0.0f;
@@ -146,7 +143,7 @@ HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
           const float offset = weight > 0 ? -l1 : (weight < 0 ? l1 : 0.0f);
           z = offset - weight * scale;
         },
-        static_cast<const float*>(weights), state);
+        weights, state);
     lanes.set(state + lanes.size(), [=](int) { return start; });
   }
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <vector>
 
 namespace hps {
 namespace {
@@ -74,10 +75,20 @@ bool AreWithin(const float* values, int64_t count, float least, float most) {
   return are_within;
 }
 
-bool IsTame(const RowLayout& layout, const float* row) {
-  const int64_t dim = layout.dim;
+// The weights, as floats; of a narrow row widened into `wide` [dim].
+const float* WeightsOf(const RowLayout& layout, const float* row, float* wide) {
   const float* const weights = row + kRowHeaderFloats;
-  const float* const first = weights + dim;
+  if (!layout.is_narrow) return weights;
+  const auto* const narrow = reinterpret_cast<const Bfloat16*>(weights);
+  std::transform(narrow, narrow + layout.dim, wide,
+                 [](Bfloat16 weight) { return Widened(weight); });
+  return wide;
+}
+
+bool IsTame(const RowLayout& layout, const float* row, float* wide) {
+  const int64_t dim = layout.dim;
+  const float* const weights = WeightsOf(layout, row, wide);
+  const float* const first = row + kRowHeaderFloats + layout.weight_floats();
   const float* const second = first + dim;
   switch (layout.kind) {
     case OptimizerKind::kSgd:
@@ -113,10 +124,11 @@ uint32_t SafeGradientBits(OptimizerKind kind, const OptimizerNumbers& numbers,
 
 bool AreTame(const RowLayout& layout, const uint8_t* images, int64_t count, const uint8_t* found) {
   const int64_t row_bytes = layout.row_bytes();
+  std::vector<float> wide(layout.is_narrow ? static_cast<size_t>(layout.dim) : 0);
   for (int64_t i = 0; i < count; ++i) {
     if (found[i] == 0) continue;
     const uint8_t* const image = images + i * row_bytes;
-    if (!IsTame(layout, FloatsOfRow(image, layout.header_bytes()))) return false;
+    if (!IsTame(layout, FloatsOfRow(image, layout.header_bytes()), wide.data())) return false;
   }
   return true;
 }

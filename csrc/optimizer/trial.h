@@ -5,6 +5,7 @@
 // update. Most steps need none: safe_gradient.h says which.
 #pragma once
 
+#include "optimizer/narrow_lanes.h"
 #include "optimizer/optimizer.h"
 
 namespace hps {
@@ -22,13 +23,7 @@ inline constexpr float kTameFtrlLinear = 0x1p100f;
 
 inline namespace HPS_BUILD {
 
-HPS_HD uint32_t MagnitudeBits(float value) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(value) & 0x7fffffffu;
-#else
-  return __builtin_bit_cast(uint32_t, value) & 0x7fffffffu;
-#endif
-}
+HPS_HD uint32_t MagnitudeBits(float value) { return BitsOf(value) & 0x7fffffffu; }
 
 // x - x is 0, or NaN if x is not finite.
 HPS_HD bool IsFinite(float value) { return value - value == 0.0f; }
@@ -40,6 +35,11 @@ struct TrialLanes {
   bool* are_finite;
 
   HPS_HD_MEMBER int size() const { return lanes.size(); }
+  template <class Float>
+  HPS_HD_MEMBER auto weights(Float* row) const {
+    return lanes.weights(row);
+  }
+  HPS_HD_MEMBER float* state(float* row) const { return lanes.state(row); }
 
   template <class Body, class... Columns>
   HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
@@ -50,6 +50,38 @@ struct TrialLanes {
           *all = *all && (IsFinite(values) && ...);
         },
         static_cast<const float*>(columns)...);
+  }
+
+  template <class Term>
+  HPS_HD_MEMBER float sum(Term term, const float* column) const {
+    return lanes.sum(term, column);
+  }
+
+  template <class Body>
+  HPS_HD_MEMBER void scalar(Body) const {}
+
+  HPS_HD_MEMBER void note(float value) const { *are_finite = *are_finite && IsFinite(value); }
+};
+
+// The same for a narrow row: what a weight is rounded to is to be finite, too.
+template <class Lanes, Rounding kRounding>
+struct TrialLanes<NarrowLanes<Lanes, kRounding>> {
+  NarrowLanes<Lanes, kRounding> lanes;
+  bool* are_finite;
+
+  HPS_HD_MEMBER int size() const { return lanes.size(); }
+  HPS_HD_MEMBER Bfloat16* weights(float* row) const { return lanes.weights(row); }
+  HPS_HD_MEMBER float* state(float* row) const { return lanes.state(row); }
+
+  template <class Body, class... Columns>
+  HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
+    bool* const all = are_finite;
+    lanes.visit(
+        [=](auto... held) {
+          body(held.value...);
+          *all = *all && (IsFinite(held.value) && ...) && (IsFinite(held.kept()) && ...);
+        },
+        columns...);
   }
 
   template <class Term>
@@ -76,10 +108,9 @@ HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, const fl
 // False if steps of a row must be tried from now on. Of FTRL, whose z may grow by more than its
 // gradients; other kinds of state cannot grow out of what is tame by ordinary gradients.
 template <class Lanes>
-HPS_HD bool FtrlIsTame(Lanes lanes, const float* row) {
+HPS_HD bool FtrlIsTame(Lanes lanes, float* row) {
   // As arithmetic, which runs in as many lanes as the update: what is beyond overflows, and then
   // the difference is NaN.
-  const float* const weights = row + kRowHeaderFloats;
   const auto of_weights = [](float weight) {
     const float scaled = weight * (0x1p127f / kTameFtrlWeight);
     return scaled - scaled;
@@ -88,7 +119,8 @@ HPS_HD bool FtrlIsTame(Lanes lanes, const float* row) {
     const float scaled = z * (0x1p127f / kTameFtrlLinear);
     return scaled - scaled;
   };
-  return lanes.sum(of_weights, weights) + lanes.sum(of_linears, weights + lanes.size()) == 0.0f;
+  return lanes.sum(of_weights, lanes.weights(row)) + lanes.sum(of_linears, lanes.state(row)) ==
+         0.0f;
 }
 
 }  // namespace HPS_BUILD

@@ -26,6 +26,9 @@ inline constexpr uint32_t kStatisticsBit = 0x100;  // beside the optimizer's num
 // are made so.
 inline constexpr uint32_t kDeathsVersion = 3;
 inline constexpr uint32_t kDeathsBit = 0x200;
+// The same of a store that has a table of narrow rows (bfloat16 weights).
+inline constexpr uint32_t kNarrowVersion = 4;
+inline constexpr uint32_t kNarrowBit = 0x400;
 inline constexpr std::string_view kSegmentMagic = "HPSSEGM1";
 inline constexpr std::string_view kFooterMagic = "HPSFOOT1";
 inline constexpr std::string_view kManifestMagic = "HPSMANI1";

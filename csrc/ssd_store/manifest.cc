@@ -49,11 +49,11 @@ Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
   if (Crc32c(0, bytes.data(), kCurrentBytes - 4) != in.Get<uint32_t>()) {
     return Corruption(path, 0, "the checksum of the file does not match its contents");
   }
-  const bool is_known = version >= kFormatVersion && version <= kDeathsVersion;
+  const bool is_known = version >= kFormatVersion && version <= kNarrowVersion;
   if (magic != kCurrentMagic || !is_known) {
     return Corruption(path, 0,
                       "this is not a store of format versions " + std::to_string(kFormatVersion) +
-                          " to " + std::to_string(kDeathsVersion));
+                          " to " + std::to_string(kNarrowVersion));
   }
   return Status::Ok();
 }

@@ -14,7 +14,8 @@ void PutSchema(Encoder* out, const TableSchema& schema) {
   out->Put(schema.dim);
   const uint32_t statistics = schema.has_statistics ? kStatisticsBit : 0;
   const uint32_t deaths = schema.has_deaths ? kDeathsBit : 0;
-  out->Put(static_cast<uint32_t>(schema.kind) | statistics | deaths);
+  const uint32_t narrow = schema.is_narrow ? kNarrowBit : 0;
+  out->Put(static_cast<uint32_t>(schema.kind) | statistics | deaths | narrow);
   out->PutString(schema.initializer);
   out->Put(schema.initializer_numbers[0]);
   out->Put(schema.initializer_numbers[1]);
@@ -27,9 +28,11 @@ TableSchema GetSchema(Decoder* in) {
   schema.name = in->GetString();
   schema.dim = in->Get<uint32_t>();
   const uint32_t kind = in->Get<uint32_t>();
-  schema.kind = static_cast<OptimizerKind>(kind & ~(kStatisticsBit | kDeathsBit));
+  constexpr uint32_t kBits = kStatisticsBit | kDeathsBit | kNarrowBit;
+  schema.kind = static_cast<OptimizerKind>(kind & ~kBits);
   schema.has_statistics = (kind & kStatisticsBit) != 0;
   schema.has_deaths = (kind & kDeathsBit) != 0;
+  schema.is_narrow = (kind & kNarrowBit) != 0;
   schema.initializer = in->GetString();
   schema.initializer_numbers[0] = in->Get<double>();
   schema.initializer_numbers[1] = in->Get<double>();
@@ -99,7 +102,7 @@ std::string EncodeOpen(const OpenRecord& record) {
 bool DecodeOpen(std::string_view payload, OpenRecord* record) {
   Decoder in(payload);
   const uint32_t version = in.Get<uint32_t>();
-  if (version < kFormatVersion || version > kDeathsVersion) return false;
+  if (version < kFormatVersion || version > kNarrowVersion) return false;
   record->store_id = in.Get<uint64_t>();
   record->seed = in.Get<uint64_t>();
   record->reserved_end = in.Get<uint64_t>();

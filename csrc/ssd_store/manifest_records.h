@@ -26,8 +26,10 @@ struct TableSchema {
   uint32_t row_bytes = 0;
   bool has_statistics = false;
   bool has_deaths = false;  // of a table with statistics: its footers tell when records die
+  bool is_narrow = false;   // its weights are bfloat16
 
   uint32_t format_version() const {
+    if (is_narrow) return kNarrowVersion;
     if (has_deaths) return kDeathsVersion;
     return has_statistics ? kStatisticsVersion : kFormatVersion;
   }

@@ -51,6 +51,10 @@ Status CompareSchemas(const TableSchema& stored, const TableSchema& asked) {
     const auto word = [](bool is_on) { return is_on ? "True" : "False"; };
     return Mismatch(table, "statistics", word(stored.has_statistics), word(asked.has_statistics));
   }
+  if (stored.is_narrow != asked.is_narrow) {
+    const auto word = [](bool is_narrow) { return is_narrow ? "bfloat16" : "float32"; };
+    return Mismatch(table, "dtype", word(stored.is_narrow), word(asked.is_narrow));
+  }
   if (stored.row_bytes != asked.row_bytes) {
     return Mismatch(table, "row_bytes", std::to_string(stored.row_bytes),
                     std::to_string(asked.row_bytes));

@@ -1,19 +1,14 @@
 // Column loops of embeddings: copy one row's weights, add one row to a sum, as wide as registers.
 // (Which gradients are added to which key's sum, and when: csrc/batch/gradient_sums_body.h.)
 //
-// Above it: lookup_body.h of dram_cache, gradient_sums_body.h, the host build of gpu_cache. Below
-// it: nothing. `kDim` is
+// Above it: lookup_body.h of dram_cache, gradient_sums_body.h, optimizer/host_narrow_lanes.h, the
+// host build of gpu_cache. Below it: half_lanes.h. `kDim` is
 // the width if known when compiled, else 0. Sixteen floats are one register, two or four, as the
 // instruction set has it; sums add in the order of architecture's section on equal bits, so every
 // form gives the same result.
 #pragma once
 
-#include "common/bfloat16.h"
-#include "common/portable.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
+#include "table/half_lanes.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
@@ -66,54 +61,50 @@ inline void StreamColumns(const float* src, float* dst) {
 using Half16 = uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
 using Word16 = uint32_t __attribute__((vector_size(64)));
 
-inline Half16 Narrowed(Float16 values) {
-  const auto bits = __builtin_bit_cast(Word16, values);
-  const Word16 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  const Word16 is_number = __builtin_bit_cast(Word16, values == values);
-  const Word16 kept = (rounded & is_number) | (~is_number & 0x7fc0);
-  return __builtin_convertvector(kept, Half16);
-}
-
-inline Bfloat16 Narrowed(float value) {
-  const auto bits = __builtin_bit_cast(uint32_t, value);
-  if (value != value) return {0x7fc0};
-  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-
 inline Float16 Widened(Half16 values) {
   return __builtin_bit_cast(Float16, __builtin_convertvector(values, Word16) << 16);
 }
 
-inline float Widened(Bfloat16 value) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16);
-}
-
 inline Float16 Widened(Float16 values) { return values; }
-inline float Widened(float value) { return value; }
 
-inline Half16& Sixteen(Bfloat16* values) { return *reinterpret_cast<Half16*>(values); }
 inline const Half16& Sixteen(const Bfloat16* values) {
   return *reinterpret_cast<const Half16*>(values);
 }
 
 template <int kDim>
+inline void CopyColumns(const Bfloat16* src, int dim, float* dst) {
+  ForWords<kDim>(
+      dim, [=](int d) { StoreWords(LoadHalves(src + d) << 16, dst + d); },
+      [=](int d) { dst[d] = Widened(src[d]); });
+}
+
+template <int kDim>
 inline void CopyColumns(const float* src, int dim, Bfloat16* dst) {
-  ForColumns<kDim>(
-      dim, [=](int d) { Sixteen(dst + d) = Narrowed(Sixteen(src + d)); },
+  ForWords<kDim>(
+      dim, [=](int d) { StoreHalves(RoundedToHalves(LoadWords(src + d)), dst + d); },
       [=](int d) { dst[d] = Narrowed(src[d]); });
 }
 
 template <int kDim>
-inline void StreamColumns(const float* src, Bfloat16* dst) {
+inline void StreamColumns(const Bfloat16* src, float* dst) {
+  alignas(64) float sixteen[16];
   for (int d = 0; d < kDim; d += 16) {
+    CopyColumns<16>(src + d, 16, sixteen);
+    StreamColumns<16>(sixteen, dst + d);
+  }
+}
+
+template <int kDim>
+inline void StreamColumns(const float* src, Bfloat16* dst) {
+  alignas(32) Bfloat16 sixteen[16];
+  for (int d = 0; d < kDim; d += 16) {
+    CopyColumns<16>(src + d, 16, sixteen);
 #if defined(__SSE2__)
-    const Half16 values = Narrowed(Sixteen(src + d));
-    __m128i halves[2];
-    __builtin_memcpy(halves, &values, sizeof(halves));
-    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d), halves[0]);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d + 8), halves[1]);
+    const auto* const halves = reinterpret_cast<const __m128i*>(sixteen);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d), _mm_load_si128(halves));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + d + 8), _mm_load_si128(halves + 1));
 #else
-    Sixteen(dst + d) = Narrowed(Sixteen(src + d));
+    __builtin_memcpy(dst + d, sixteen, sizeof(sixteen));
 #endif
   }
 }
@@ -156,7 +147,16 @@ inline void AddToSum(bool is_first, float* sum, const Value* values, float weigh
   const bool is_so = __builtin_expect_with_probability(is_first, 1, 0.5);
   const float* const before = is_so ? kZeros : sum;
   const int step = is_so ? 0 : 1;
-  for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(before + d * step) + term(d);
+  if constexpr (sizeof(Value) == sizeof(Bfloat16)) {
+    for (; d + kWordLanes <= columns; d += kWordLanes) {
+      auto added = __builtin_bit_cast(WordFloats, LoadHalves(values + d) << 16);
+      if constexpr (kWeighted) added *= weight;
+      added += __builtin_bit_cast(WordFloats, LoadWords(before + d * step));
+      StoreWords(__builtin_bit_cast(Words, added), sum + d);
+    }
+  } else {
+    for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(before + d * step) + term(d);
+  }
 #endif
   for (; d < columns; ++d) {
     const float value = Widened(values[d]);

@@ -3,6 +3,9 @@
 //   | key u64 | statistics | optimizer's scalars, 2 x f32 | weights, dim x f32
 //   | state, dim x states x f32 | pad |
 //
+// The weights of a narrow table are bfloat16, and padded to a multiple of 16 bytes, so that the
+// state starts where the columns of a device may.
+//
 // Key, statistics and scalars are the header. Statistics are there in tables that count, and lie
 // right behind the key:
 //
@@ -50,6 +53,7 @@ struct RowLayout {
   OptimizerKind kind = OptimizerKind::kSgd;
   int64_t dim = 0;
   bool has_statistics = false;
+  bool is_narrow = false;
 
   HPS_HD_MEMBER int64_t header_bytes() const {
     return kRowHeaderBytes + (has_statistics ? kStatisticsBytes : 0);
@@ -80,8 +84,12 @@ struct RowLayout {
   }
   // Floats of optimizer state a row: header scalars, then state vectors.
   HPS_HD_MEMBER int64_t state_floats() const { return header_scalars() + dim * state_vectors(); }
+  // What bfloat16 weights take, in floats.
+  static HPS_HD_MEMBER int64_t NarrowFloats(int64_t dim) { return (dim + 7) / 8 * 4; }
+  // From the first weight to the first state vector.
+  HPS_HD_MEMBER int64_t weight_floats() const { return is_narrow ? NarrowFloats(dim) : dim; }
   HPS_HD_MEMBER int64_t row_bytes() const {
-    return (header_bytes() + 4 * dim * (1 + state_vectors()) + 15) / 16 * 16;
+    return (header_bytes() + 4 * (weight_floats() + dim * state_vectors()) + 15) / 16 * 16;
   }
 };
 

@@ -112,9 +112,9 @@ HPS_HD void SetRows(TableView* table, uint8_t* rows, int64_t header_bytes) {
   table->floats = rows + (header_bytes - kRowHeaderBytes);
 }
 
-HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) {
-  return *reinterpret_cast<const uint64_t*>(RowAt(table, slot));
-}
+HPS_HD uint64_t KeyOfRow(const uint8_t* row) { return *reinterpret_cast<const uint64_t*>(row); }
+
+HPS_HD uint64_t KeyAt(const TableView& table, int64_t slot) { return KeyOfRow(RowAt(table, slot)); }
 
 HPS_HD void SetKeyAt(const TableView& table, int64_t slot, uint64_t key) {
   *reinterpret_cast<uint64_t*>(RowAt(table, slot)) = key;

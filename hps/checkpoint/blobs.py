@@ -239,6 +239,8 @@ def table_to_json(table: TableConfig) -> Json:
         described["statistics"] = True
     if table.expiry is not None:
         described["expiry"] = table.expiry.described()
+    if table.is_narrow:
+        described |= {"dtype": table.dtype, "rounding": table.rounding}
     return described
 
 
@@ -302,6 +304,7 @@ def tables_from_store(
                 initializer=initializer(*numbers),
                 features=[] if len(schemas) > 1 else None,
                 statistics=schema.statistics,
+                dtype=schema.dtype,
             )
         )
     return tables

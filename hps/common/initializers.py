@@ -26,6 +26,10 @@ class Initializer:
             f"{type(self).__name__} is not an initializer; use Constant, Uniform, Normal"
         )
 
+    def largest(self) -> float:
+        """No weight's magnitude is above it."""
+        return max(abs(number) for number in self.numbers())
+
     def __post_init__(self) -> None:
         for number in self.numbers():
             if not isinstance(number, Real) or not math.isfinite(number):
@@ -98,6 +102,9 @@ class Normal(Initializer):
 
     def numbers(self) -> tuple[float, float]:
         return (self.std, self.mean)
+
+    def largest(self) -> float:
+        return 6 * self.std + abs(self.mean)
 
 
 INITIALIZERS: dict[str, type[Initializer]] = {

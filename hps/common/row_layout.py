@@ -1,9 +1,11 @@
 """Where the fields of a row lie, for the Python side: the twin of csrc/table/row_layout.h.
 
 Above it: config.py (`TableConfig.layout`), tiers/top_tier.py, parameter_server/parquet.py,
-table/schema.py. Below it: nothing. A row image is [key u64 | statistics, 16 bytes, of tables that
-have them | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes], and
-statistics are [show f32 | click f32 | last period u32 | period of death u32, 0: it never dies].
+table/schema.py. Below it: bfloat16.py. A row image is [key u64 | statistics, 16 bytes, of tables
+that have them | two float32 scalars | weights, dim | state vectors, dim each | zeros to 16 bytes],
+and statistics are [show f32 | click f32 | last period u32 | period of death u32, 0: it never dies].
+Weights of a narrow table are bfloat16, padded to a multiple of 16 bytes; they are float32 to all
+who ask for them.
 """
 
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hps.common.bfloat16 import widened
 
 Images = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -55,16 +59,20 @@ class RowLayout:
         optimizer_kind: "sgd", "adagrad", "rowwise_adagrad", "adam" or "ftrl".
         dim: floats in an embedding.
         has_statistics: the header has them.
+        is_narrow: weights are bfloat16.
 
     >>> RowLayout("rowwise_adagrad", 16).row_bytes
     80
     >>> RowLayout("rowwise_adagrad", 16, has_statistics=True).row_bytes
     96
+    >>> RowLayout("rowwise_adagrad", 16, is_narrow=True).row_bytes
+    48
     """
 
     optimizer_kind: str
     dim: int
     has_statistics: bool = False
+    is_narrow: bool = False
 
     @property
     def _first_float(self) -> int:
@@ -83,6 +91,11 @@ class RowLayout:
         return _STATE_VECTORS[self.optimizer_kind]
 
     @property
+    def weight_floats(self) -> int:
+        """Floats from the first weight to the first state vector."""
+        return (self.dim + 7) // 8 * 4 if self.is_narrow else self.dim
+
+    @property
     def state_floats(self) -> int:
         """Floats of optimizer state a row: header scalars, then state vectors."""
         return self.header_scalars + self.dim * self.state_vectors
@@ -90,7 +103,8 @@ class RowLayout:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row image, a multiple of 16."""
-        floats = self._first_float + _HEADER_FLOATS + self.dim * (1 + self.state_vectors)
+        floats = self._first_float + _HEADER_FLOATS + self.weight_floats
+        floats += self.dim * self.state_vectors
         return (4 * floats + 15) // 16 * 16
 
     def keys(self, images: Images) -> Keys:
@@ -100,12 +114,14 @@ class RowLayout:
     def weights(self, images: Images) -> Floats:
         """Embeddings of row images [n, row_bytes] -> float32 [n, dim]; a copy."""
         first = self._first_float + _HEADER_FLOATS
+        if self.is_narrow:
+            return widened(images.view(np.uint16)[:, 2 * first : 2 * first + self.dim])
         return images.view(np.float32)[:, first : first + self.dim].copy()
 
     def state(self, images: Images) -> Floats:
         """Optimizer state of row images [n, row_bytes] -> float32 [n, state_floats]; a copy."""
         floats = images.view(np.float32)[:, self._first_float :]
-        first = _HEADER_FLOATS + self.dim
+        first = _HEADER_FLOATS + self.weight_floats
         scalars = floats[:, _FIRST_SCALAR : _FIRST_SCALAR + self.header_scalars]
         vectors = floats[:, first : first + self.dim * self.state_vectors]
         return np.concatenate([scalars, vectors], axis=1)

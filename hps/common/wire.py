@@ -1,8 +1,8 @@
 """How the floats of rows and gradients travel: float32, float16, bfloat16 or int8 a row.
 
-Above it: the service's client and server. Below it: wire_format.py, numpy. Arithmetic is float32 on
-both sides; a narrower format rounds once, on the way. How much is lost, for a value x of a row
-whose largest magnitude is m:
+Above it: the service's client and server. Below it: wire_format.py, bfloat16.py, numpy. Arithmetic
+is float32 on both sides; a narrower format rounds once, on the way. How much is lost, for a value x
+of a row whose largest magnitude is m:
 
     float32    nothing
     float16    |x| / 2^11, or 2^-25 where that is more; beyond 65504 it is infinite
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.arrays import HostArray
+from hps.common.bfloat16 import narrowed, widened
 from hps.common.row_layout import Floats
 from hps.common.wire_format import Wire as Wire
 from hps.errors import ConfigError, NonFiniteError
@@ -55,7 +56,7 @@ def encode(rows: Floats, wire: Wire, out: Bytes | None = None) -> Bytes:
             with np.errstate(over="ignore"):  # beyond 65504 is infinite, as the format says
                 target[:] = part.astype(np.float16).reshape(-1).view(np.uint8)
         else:
-            target[:] = _upper_halves(part).reshape(-1).view(np.uint8)
+            target[:] = narrowed(part).reshape(-1).view(np.uint8)
     return out
 
 
@@ -83,9 +84,7 @@ def decode(
     if wire is Wire.FLOAT16:
         return np.frombuffer(raw, np.float16).astype(np.float32).reshape(num_rows, dim)
     if wire is Wire.BFLOAT16:
-        widened = np.frombuffer(raw, np.uint16).astype(np.uint32)
-        widened <<= 16
-        return widened.view(np.float32).reshape(num_rows, dim)
+        return widened(np.frombuffer(raw, np.uint16)).reshape(num_rows, dim)
     scales = np.frombuffer(raw[: 4 * num_rows], np.float32)
     rows = np.frombuffer(raw[4 * num_rows :], np.int8).astype(np.float32).reshape(num_rows, dim)
     rows *= scales[:, None]
@@ -102,17 +101,6 @@ def check_range(grads: Floats, wire: Wire) -> int:
     if limit is None or not grads.size or max(grads.max(), -grads.min()) < limit:
         return -1
     return int(np.flatnonzero((np.abs(grads) >= np.float32(limit)).any(axis=1))[0])
-
-
-def _upper_halves(rows: Floats) -> NDArray[np.uint16]:
-    """The upper half of each float32, rounded to nearest even; NaN stays NaN."""
-    bits = rows.view(np.uint32)
-    rounded = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
-    halves = (rounded >> 16).astype(np.uint16)
-    is_nan = np.isnan(rows)
-    if is_nan.any():
-        halves[is_nan] = 0x7FC0
-    return halves
 
 
 def _encode_int8(part: Floats, first: int, num_rows: int, out: Bytes) -> None:

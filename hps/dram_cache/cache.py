@@ -46,6 +46,7 @@ def make_dram_caches(
                 # The stream makes initial rows a function of (seed, table, key).
                 stream=_C.xxh64(table.name.encode(), config.seed),
                 statistics=table.statistics,
+                **({"narrow": True, "rounding": table.rounding} if table.is_narrow else {}),
             )
         except ConfigError as error:
             raise ConfigError(

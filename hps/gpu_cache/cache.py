@@ -12,7 +12,7 @@ from hps import _C
 from hps.config import Config, GpuCacheConfig, TableConfig
 from hps.contracts.row_cache import AnyRowCache, RowCache
 from hps.errors import ConfigError
-from hps.gpu_cache.options import CacheOptions
+from hps.gpu_cache.options import CacheOptions, HostCacheOptions
 
 # From a table's options to its cache.
 Maker = Callable[[CacheOptions], AnyRowCache]
@@ -50,8 +50,8 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyR
     return caches
 
 
-def _options(table: TableConfig, capacity_bytes: int, seed: int) -> CacheOptions:
-    return {
+def _options(table: TableConfig, capacity_bytes: int, seed: int) -> HostCacheOptions:
+    options: HostCacheOptions = {
         "optimizer_kind": table.optimizer.kind,
         "hyperparameters": table.optimizer.hyperparameters(),
         "dim": table.dim,
@@ -62,6 +62,9 @@ def _options(table: TableConfig, capacity_bytes: int, seed: int) -> CacheOptions
         "stream": _C.xxh64(table.name.encode(), seed),
         "statistics": table.statistics,
     }
+    if table.is_narrow:
+        options |= {"narrow": True, "rounding": table.rounding}
+    return options
 
 
 def _maker(gpu: GpuCacheConfig, num_threads: int) -> Maker:

@@ -27,3 +27,15 @@ class CacheOptions(TypedDict):
     initializer_numbers: tuple[float, float]
     stream: int
     statistics: NotRequired[bool]
+
+
+class HostCacheOptions(CacheOptions):
+    """The same of a table in host memory, whose rows may be narrow.
+
+    Args:
+        narrow: weights are bfloat16.
+        rounding: of these by updates, "stochastic" or "nearest".
+    """
+
+    narrow: NotRequired[bool]
+    rounding: NotRequired[str]

@@ -116,8 +116,8 @@ class SparseEmbedding(nn.Module):
             bag is zeros; mean divides by the number of keys.
         include_last_offset: offsets end with the number of keys, as in TorchRec and `hps.Ids`.
             False takes torch.nn.EmbeddingBag's default, offsets of the bags' starts only.
-        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16; rows stay
-            float32. A bfloat16 output is the float32 one rounded to the nearest.
+        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16, whatever
+            rows are. A bfloat16 output is the float32 one rounded to the nearest.
 
     With a gpu_cache the output lies on its device (`server.device`), whatever holds keys and
     offsets; those of a batch that a Pipeline yields are there already.

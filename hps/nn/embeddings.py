@@ -75,8 +75,8 @@ class SparseEmbeddings(nn.Module):
             read, looked up anew where a Pipeline has pinned all.
         pooling: "sum" or "mean" over the keys of a bag, or table -> one of them. An empty bag is
             zeros.
-        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16; rows stay
-            float32. A bfloat16 output is the float32 one rounded to the nearest; a dense part in
+        dtype: of the output and of its gradient, torch.float32 or torch.bfloat16, whatever
+            rows are. A bfloat16 output is the float32 one rounded to the nearest; a dense part in
             float32 takes it under torch.autocast.
 
     Weights of the keys come with what it is called with: `hps.Ids.weights_L` of a batch, or those

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hps.common.model_names import KINDS, OWN
 from hps.common.optimizers import OPTIMIZERS
-from hps.config import MAX_DIM
+from hps.config import MAX_DIM, ROW_DTYPES
 from hps.options.declare import named, option, switch
 from hps.options.values import MODEL, SWITCH, number, whole, whole_of, widths
 
@@ -81,6 +81,12 @@ class OptimizerOptions:
         tuple(OPTIMIZERS),
         None,
         "optimizer of rows; if not given, adagrad, with --resume the stored one",
+    )
+    row_dtype: str | None = named(
+        ROW_DTYPES,
+        None,
+        "type of the rows' weights in every tier; bfloat16 halves most of a row's bytes and rounds "
+        "at random, docs/narrow_rows.md; if not given, float32, or the stored one",
     )
     lr: float | None = option(
         None,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _METADATA = b"hps"
 _VERSION = 1
 _STATISTICS_VERSION = 2  # of files with statistics
+_NARROW_VERSION = 3  # of files of tables with bfloat16 weights, which lie in them as float32
 _STATISTICS = ("show", "click", "last_period")
 _MAX_METADATA_BYTES = 2**24  # thousands of names of features
 _BATCH_ROWS = 65536
@@ -82,6 +83,8 @@ def export_table(server: ParameterServer, table: str, path: Path, with_state: bo
         described |= {"version": _STATISTICS_VERSION, "period": server.period}
         fields += [arrow.field(name, arrow.float32(), nullable=False) for name in _STATISTICS[:2]]
         fields.append(arrow.field(_STATISTICS[2], arrow.int64(), nullable=False))
+    if config.is_narrow:
+        described["version"] = _NARROW_VERSION
     schema = arrow.schema(fields, metadata={_METADATA: json.dumps(described).encode()})
     num_rows = 0
     # Under its name stands a whole file or none.
@@ -149,14 +152,14 @@ def describe(path: Path) -> Described:
     )
     try:
         version = described["version"]
-        if version in (_VERSION, _STATISTICS_VERSION):
+        if version in (_VERSION, _STATISTICS_VERSION, _NARROW_VERSION):
             period = int(described.get("period", 0))
             return Described(table_from_json(described["table"]), int(described["seed"]), period)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ConfigError(f"{where} is damaged: {error!r}") from error
     raise ConfigError(
-        f"{path} was written by export version {version!r}; this one reads {_VERSION} and "
-        f"{_STATISTICS_VERSION}"
+        f"{path} was written by export version {version!r}; this one reads {_VERSION} to "
+        f"{_NARROW_VERSION}"
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.common.bfloat16 import LARGEST_ROUNDED, narrowed, widened
 from hps.common.row_layout import Floats, Keys, RowLayout, Statistics
 from hps.errors import ConfigError, HpsError, NonFiniteError
 from hps.table.life_rules import native_rules
@@ -52,6 +53,8 @@ _STATE = {
     "ftrl": (_Field("z"), _Field("n", least=0)),
 }
 _WEIGHTS = _Field("weights")
+# Those of a narrow table must be finite when they are rounded, too.
+_NARROW_WEIGHTS = _Field("weights", least=-LARGEST_ROUNDED, most=LARGEST_ROUNDED)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -68,15 +71,17 @@ def refuse_impossible_rows(
         lr: learning rate with which it starts.
 
     Raises:
-        NonFiniteError: a number is NaN or infinite, or (FTRL, state None) the state that belongs to
-            the weights would be. ConfigError: a number of the state is out of its range.
+        NonFiniteError: a number is NaN or infinite, a weight would be infinite as bfloat16 in a
+            table of such, or (FTRL, state None) the state that belongs to the weights would be.
+            ConfigError: a number of the state is out of its range.
 
     Cost: one pass over the numbers.
     """
-    _check(table, keys, rows, "weight", _WEIGHTS)
+    _check(table, keys, rows, "weight", _NARROW_WEIGHTS if table.is_narrow else _WEIGHTS)
     if state is None:
         if table.optimizer.kind == "ftrl":
-            _check_start(table, keys, rows, lr)
+            kept = widened(narrowed(rows)) if table.is_narrow else rows
+            _check_start(table, keys, kept, lr)
         return
     first = 0
     for part in _STATE[table.optimizer.kind]:
@@ -179,7 +184,8 @@ def _check(table: "TableConfig", keys: Keys, values: Floats, what: str, part: _F
     row, column = np.argwhere(~is_allowed)[0].tolist()
     value = float(values[row, column])
     where = what if part.is_scalar else f"{what} of column {column}"
-    kind: type[HpsError] = ConfigError if np.isfinite(value) else NonFiniteError
+    is_finite = np.isfinite(value) and part is not _NARROW_WEIGHTS
+    kind: type[HpsError] = ConfigError if is_finite else NonFiniteError
     raise kind(
         f"table {table.name!r}, key {int(keys[row])}: {where} is {value:g}; it must be "
         f"{part.allowed}. Nothing was changed: correct this row or leave it out"
@@ -221,10 +227,7 @@ def starts_tame(table: "TableConfig", lr: float) -> bool:
     """
     if table.optimizer.kind != "ftrl":
         return True
-    first, second = (abs(float(number)) for number in table.initializer.numbers())
-    kind = table.initializer.kind
-    most = first if kind == "constant" else max(first, second)
-    most = 6 * first + second if kind == "normal" else most
+    most = float(table.initializer.largest())
     largest = most * _start_scale(table, lr) + table.optimizer.hyperparameters()[1]
     if not largest < _LARGEST:
         raise NonFiniteError(

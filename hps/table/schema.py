@@ -13,7 +13,7 @@ from hps.errors import ConfigError
 
 # As csrc/table/row_layout.h numbers them; stored on SSD, never renumbered.
 OPTIMIZER_NUMBERS = {"sgd": 1, "adagrad": 2, "rowwise_adagrad": 3, "adam": 4, "ftrl": 5}
-NativeSchema = tuple[str, int, int, str, float, float, int, bool]
+NativeSchema = tuple[str, int, int, str, float, float, int, bool, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class TableSchema:
         numbers: the initializer's two parameters.
         row_bytes: of a row image.
         statistics: rows have them.
+        dtype: of the weights, "float32" or "bfloat16".
 
     Raises:
         ConfigError: an optimizer that does not exist, or row_bytes that is not its layout's.
@@ -43,6 +44,7 @@ class TableSchema:
     numbers: tuple[float, float]
     row_bytes: int
     statistics: bool = False
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZER_NUMBERS:
@@ -50,11 +52,13 @@ class TableSchema:
                 f"table {self.name!r}: optimizer={self.optimizer!r} must be one of "
                 f"{sorted(OPTIMIZER_NUMBERS)}"
             )
-        expected = RowLayout(self.optimizer, self.dim, self.statistics).row_bytes
+        is_narrow = self.dtype == "bfloat16"
+        expected = RowLayout(self.optimizer, self.dim, self.statistics, is_narrow).row_bytes
         if self.row_bytes != expected:
             raise ConfigError(
                 f"table {self.name!r}: row_bytes={self.row_bytes}, but {self.optimizer} rows of "
-                f"dim {self.dim}{' with statistics' * self.statistics} take {expected}"
+                f"dim {self.dim}{' with statistics' * self.statistics}"
+                f"{' of bfloat16' * is_narrow} take {expected}"
             )
 
     @classmethod
@@ -68,6 +72,7 @@ class TableSchema:
             numbers=table.initializer.numbers(),
             row_bytes=table.layout.row_bytes,
             statistics=table.statistics,
+            dtype=table.dtype,
         )
 
     def to_native(self) -> NativeSchema:
@@ -75,12 +80,12 @@ class TableSchema:
         number = OPTIMIZER_NUMBERS[self.optimizer]
         first, second = self.numbers
         fields = (self.name, self.dim, number, self.initializer, first, second)
-        return (*fields, self.row_bytes, self.statistics)
+        return (*fields, self.row_bytes, self.statistics, self.dtype == "bfloat16")
 
     @classmethod
     def from_native(cls, fields: NativeSchema) -> Self:
         """The schema that hps._C gave."""
-        name, dim, number, initializer, first, second, num_bytes, statistics = fields
+        name, dim, number, initializer, first, second, num_bytes, statistics, narrow = fields
         kinds = {value: kind for kind, value in OPTIMIZER_NUMBERS.items()}
         return cls(
             name=name,
@@ -90,4 +95,5 @@ class TableSchema:
             numbers=(first, second),
             row_bytes=num_bytes,
             statistics=statistics,
+            dtype="bfloat16" if narrow else "float32",
         )

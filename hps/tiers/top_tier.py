@@ -521,8 +521,8 @@ class TableStack(CachedTier):
     def _look_at(self, rows: Images, found: Images) -> None:
         """Stores of older versions may hold rows that no optimizer makes."""
         layout = self.layout
-        shape = layout.optimizer_kind, layout.dim
-        if len(rows) and not _C.are_tame(*shape, rows, found, layout.has_statistics):
+        kinds = layout.has_statistics, layout.is_narrow
+        if len(rows) and not _C.are_tame(layout.optimizer_kind, layout.dim, rows, found, *kinds):
             self.cache.watch()
 
     def _refuse_overflow(self, plan: BatchPlan, lr: float) -> None:

@@ -304,6 +304,7 @@ class TrainOptions(
             initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
             statistics=bool(self.statistics),
+            dtype=self.row_dtype or "float32",
         )
 
     @property

@@ -49,6 +49,7 @@ class StoredModel:
         init_std: of their rows; None where it describes none.
         initial_accumulator: of their rows; None of optimizers without.
         weight_decay: of its rows; versions that had none did not store it.
+        row_dtype: of its rows' weights; None where it describes none.
         statistics: its rows count; None where it describes none.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
@@ -60,6 +61,7 @@ class StoredModel:
     weight_decay: float = 0.0
     init_std: float | None = None
     initial_accumulator: float | None = None
+    row_dtype: str | None = None
     seed: int | None = None
     statistics: bool | None = None
 
@@ -85,8 +87,10 @@ class StoredModel:
         columns = of_run[0].dim if of_run else None
         std = table.initializer.std if isinstance(table.initializer, Normal) else None
         start = getattr(table.optimizer, ACCUMULATOR, None)
-        kind = table.optimizer.kind
-        return cls(recipe, columns, kind, decay, std, start, seed, table.statistics)
+        kind, dtype = table.optimizer.kind, table.dtype
+        return cls(
+            recipe, columns, kind, decay, std, start, dtype, seed, statistics=table.statistics
+        )
 
     def flags(self) -> Json:
         """Every option that is part of the model, kind first, as far as the checkpoint tells."""
@@ -100,6 +104,8 @@ class StoredModel:
             known["optimizer"] = self.optimizer
         if self.statistics is not None:
             known["statistics"] = self.statistics
+        if self.row_dtype is not None:
+            known["row_dtype"] = self.row_dtype
         return known | recipe.reading()
 
 

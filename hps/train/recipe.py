@@ -60,6 +60,7 @@ _FLAGS_OF_SHAPE = {
     "embedding_dropout": "--embedding-dropout",
     "optimizer": "--optimizer",
     "statistics": "--statistics",
+    "row_dtype": "--row-dtype",
 }
 
 

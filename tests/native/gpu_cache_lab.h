@@ -94,13 +94,13 @@ void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64
 }
 
 // As a device pools: bag by bag, into features side by side.
-template <int kSize>
+template <int kSize, class Wrap>
 void PoolBags(const SimtLauncher<kSize>& launcher, const CacheArgs& cache, const BagsView& bags,
-              OutputValues out, GpuPlan* plan) {
+              OutputValues out, GpuPlan* plan, Wrap wrap) {
   HPS_CHECK(out.narrow == nullptr && bags.columns == nullptr);
   const PoolArgs args = {cache,    plan->batch(),     bags.offsets,      bags.weights,
                          out.wide, bags.num_examples, bags.num_features, bags.is_mean};
-  launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(group, args, i); });
+  launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(wrap(group), args, i); });
 }
 
 // As a device sums gradients: run by run, over occurrences sorted by id.
@@ -167,6 +167,7 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
 struct LabOptions {
   int64_t buckets = 2;
   RowLayout layout = {OptimizerKind::kSgd, 4};
+  Rounding rounding = Rounding::kNearest;
   OptimizerNumbers numbers;
   InitializerSpec initializer = {InitializerKind::kUniform, -1.0f, 1.0f, 5};
 };
@@ -180,6 +181,7 @@ class DramLab {
     DramCacheOptions options;
     options.layout = lab.layout;
     options.numbers = lab.numbers;
+    options.rounding = lab.rounding;
     options.initializer = lab.initializer;
     options.capacity_bytes =
         lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes) + 4160;
@@ -229,6 +231,7 @@ class GpuLab {
     GpuCacheOptions options;
     options.layout = lab.layout;
     options.numbers = lab.numbers;
+    options.rounding = lab.rounding;
     options.initializer = lab.initializer;
     options.capacity_bytes =
         lab.buckets * (kBucketSlots * lab.layout.row_bytes() + kBucketMarkBytes + 8) + 9216;

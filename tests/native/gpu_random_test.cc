@@ -252,10 +252,12 @@ constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad
                                     OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam,
                                     OptimizerKind::kFtrl};
 
-void TestLanesTakeTheSlotsOfDramCache() {
+void TestLanesTakeTheSlotsOfDramCache(bool is_narrow) {
   int64_t dim = 3;
   for (const OptimizerKind kind : kKinds) {
-    const LabOptions options = OptionsOf(kind, dim, 8, dim % 2 == 0);
+    LabOptions options = OptionsOf(kind, dim, 8, dim % 2 == 0);
+    options.layout.is_narrow = is_narrow;
+    if (dim % 4 != 0) options.rounding = Rounding::kStochastic;
     const Drive drive = {9000 + static_cast<uint64_t>(dim), 60, 400, 900};
     DramLab dram(options);
     const Trace expected = RunOn(&dram, drive);
@@ -269,7 +271,9 @@ void TestLanesTakeTheSlotsOfDramCache() {
     CheckSame(expected, RunOn(&sixteen, drive));
     dim += 13;
   }
-  const LabOptions options = OptionsOf(OptimizerKind::kRowWiseAdagrad, 20, 8);
+  LabOptions options = OptionsOf(OptimizerKind::kRowWiseAdagrad, 20, 8);
+  options.layout.is_narrow = is_narrow;
+  options.rounding = Rounding::kStochastic;
   const Drive drive = {77, 30, 300, 700};
   DramLab dram(options);
   const Trace expected = RunOn(&dram, drive);
@@ -353,7 +357,8 @@ void ChurnKeepsEveryRow(Lab& lab, int num_rounds) {
 int main() {
   using namespace hps;  // NOLINT: a test's main
   std::puts("seeds 9003 to 9055, 77, 4242, 20260718");
-  TestLanesTakeTheSlotsOfDramCache();
+  TestLanesTakeTheSlotsOfDramCache(false);
+  TestLanesTakeTheSlotsOfDramCache(true);
   TestThreadsTakeTheSlotsOfDramCache();
   LabOptions options;
   options.buckets = 4;

@@ -15,6 +15,7 @@ from hps.common.row_layout import RowLayout
 from hps.contracts.row_cache import DIRTY, FRESH, PENDING, STORED
 from hps.errors import ConfigError
 from tests.twins import life, row_math
+from tests.twins.narrow_rows import NarrowRows
 
 Keys = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
@@ -89,7 +90,9 @@ class TwinDramCache:
     def __init__(
         self, *, optimizer_kind: str, dim: int, capacity_bytes: int, **others: Any
     ) -> None:
-        layout = RowLayout(optimizer_kind, dim, bool(others.get("statistics", False)))
+        is_narrow = bool(others.get("narrow", False))
+        layout = RowLayout(optimizer_kind, dim, bool(others.get("statistics", False)), is_narrow)
+        self.narrow = NarrowRows(layout, others.get("rounding", "nearest"), others["stream"])
         self.first = 4 * layout.has_statistics  # float from which on rows are alike in all layouts
         self.period = 0
         self.rules: Any = None
@@ -109,7 +112,8 @@ class TwinDramCache:
             others["initializer_kind"], others["initializer_numbers"], others["stream"]
         )  # fmt: skip
         self.hyperparameters = list(others["hyperparameters"])
-        self.rows: Bytes = np.zeros((self.capacity_rows, self.row_bytes), np.uint8)
+        # Of float32, whatever they are as images.
+        self.rows: Bytes = np.zeros((self.capacity_rows, self.narrow.wide.row_bytes), np.uint8)
         self.slot_of: dict[int, int] = {}
         self.free = list(range(self.capacity_rows))[::-1]
         self.age = np.zeros(self.capacity_rows, np.int64)
@@ -225,19 +229,21 @@ class TwinDramCache:
 
     def victims(self, plan: TwinPlan) -> Bytes:
         rows = [victim for _, victim in plan.reserved if victim is not None]
-        return np.stack(rows) if rows else np.empty((0, self.row_bytes), np.uint8)
+        return self.narrow.images(np.stack(rows) if rows else self.rows[:0])
 
     def missing_keys(self, plan: TwinPlan) -> Keys:
         return plan.unique_keys[plan.missing]
 
     def fill(self, plan: TwinPlan, rows: Bytes, found: Bytes, lr: float, create: bool) -> None:
         keys = self.missing_keys(plan)
-        weights = row_math.initial_weights(*self.initializer, keys, self.dim)
+        weights: Floats = np.empty((len(keys), self.dim), np.float32)
+        self.initial_weights(keys, weights)
+        wide = self.narrow.rows(rows)
         for n, i in enumerate(plan.missing):
             slot = plan.slots[i]
             self.pending[slot] = False
             if found[n]:
-                self.rows[slot] = rows[n]
+                self.rows[slot] = wide[n]
             else:
                 self._floats(self.rows[slot])[4 : 4 + self.dim] = weights[n]
                 self.fresh[slot] = True
@@ -402,9 +408,10 @@ class TwinDramCache:
             started = rows[fresh]
             row_math.start_state(self.kind, started, self.dim, lr, self.hyperparameters)
             rows[fresh] = started
-        sums = plan.sums[plan.window.start : plan.window.stop]
+        window = slice(plan.window.start, plan.window.stop)
+        sums, keys = plan.sums[window], plan.unique_keys[window]
         with np.errstate(all="ignore"):
-            row_math.update_rows(self.kind, rows, sums, self.dim, lr, self.hyperparameters)
+            self.narrow.update(rows, sums, keys, lr, self.hyperparameters)
         bad = np.flatnonzero(~np.isfinite(rows[:, 2:]).all(axis=1))
         return plan.window.start + int(bad[0]) if len(bad) else -1
 
@@ -418,8 +425,8 @@ class TwinDramCache:
         self._start_fresh(slots, lr)
         rows = self.rows[slots]
         window = slice(plan.window.start, plan.window.stop)
-        numbers = (self.dim, lr, self.hyperparameters)
-        row_math.update_rows(self.kind, self._floats(rows), plan.sums[window], *numbers)
+        sums, keys = plan.sums[window], plan.unique_keys[window]
+        self.narrow.update(self._floats(rows), sums, keys, lr, self.hyperparameters)
         if self.layout.has_statistics:
             for row, shows, clicks in zip(
                 rows, plan.shows[window].tolist(), plan.clicks[window].tolist(), strict=True
@@ -429,12 +436,12 @@ class TwinDramCache:
         self._mark_updated(slots)
 
     def read_rows(self, plan: TwinPlan, images: Bytes) -> None:
-        images[:] = self.rows[self._window_slots(plan)]
+        images[:] = self.narrow.images(self.rows[self._window_slots(plan)])
 
     def write_rows(self, plan: TwinPlan, images: Bytes) -> None:
         slots = self._window_slots(plan)
         assert np.array_equal(images[:, :8], self.rows[slots][:, :8])
-        self.rows[slots] = images
+        self.rows[slots] = self.narrow.rows(images)
         self._mark_updated(slots)
 
     def assign(
@@ -449,7 +456,7 @@ class TwinDramCache:
         scalars = self.layout.header_scalars
         for position, i in zip(where, unique, strict=True):
             row = self._floats(self.rows[plan.slots[i]])
-            row[4 : 4 + self.dim] = rows[position]
+            row[4 : 4 + self.dim] = self.narrow.kept(rows[position])
             if state is None:
                 row_math.start_state(self.kind, row[None], self.dim, lr, self.hyperparameters)
             else:
@@ -497,7 +504,7 @@ class TwinDramCache:
                 return count, slot
             wanted = self.dirty[slot] if what == "dirty" else not self.fresh[slot]
             if slot in taken and wanted and not self.pending[slot]:
-                rows[count] = self.rows[slot]
+                rows[count] = self.narrow.images(self.rows[slot : slot + 1])[0]
                 count += 1
         return count, -1
 
@@ -510,7 +517,7 @@ class TwinDramCache:
         self.dirty[first_cursor:end] = False
 
     def initial_weights(self, keys: Keys, out: Floats) -> None:
-        out[:] = row_math.initial_weights(*self.initializer, keys, self.dim)
+        out[:] = self.narrow.kept(row_math.initial_weights(*self.initializer, keys, self.dim))
 
     def clear(self) -> None:
         assert not self.pins

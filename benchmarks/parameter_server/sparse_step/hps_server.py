@@ -1,5 +1,5 @@
 """hps in the sparse step: ParameterServer.pull and push on tensors of 64-bit keys, all in DRAM; and
-the same with outputs and gradients in bfloat16.
+the same with outputs and gradients in bfloat16. Either with rows in float32 or in bfloat16.
 
 Above it: sparse_step_bench.py. Below it: hps's public interface.
 """
@@ -23,7 +23,7 @@ from hps.contracts.joint import JointUpdate, KeysByTable, Places
 BUDGET_OVER_ROWS = 1.3
 
 
-def hps_table(work: Workload, optimizer: str) -> hps.TableConfig:
+def hps_table(work: Workload, optimizer: str, dtype: str = "float32") -> hps.TableConfig:
     """The table of a workload; `optimizer` is "rowwise_adagrad" or "adagrad"."""
     return hps.TableConfig(
         name=TABLE,
@@ -34,6 +34,7 @@ def hps_table(work: Workload, optimizer: str) -> hps.TableConfig:
             else hps.Adagrad(LEARNING_RATE, eps=ADAGRAD_EPS)
         ),
         initializer=hps.Constant(INITIAL_WEIGHT),
+        dtype=dtype,
     )
 
 
@@ -42,7 +43,7 @@ class HpsServer:
 
     Args:
         work: the batches.
-        optimizer: "rowwise_adagrad" or "adagrad".
+        table: as hps_table makes it.
         all_keys: every key of the table, int64 [rows].
         threads: of the native core.
         lifetime: closes the server when the benchmark is through with it.
@@ -51,13 +52,12 @@ class HpsServer:
     def __init__(
         self,
         work: Workload,
-        optimizer: str,
+        table: hps.TableConfig,
         all_keys: torch.Tensor,
         threads: int,
         lifetime: contextlib.ExitStack,
     ) -> None:
         self._work = work
-        table = hps_table(work, optimizer)
         budget = int(BUDGET_OVER_ROWS * work.rows * row_bytes(table))
         self._server: Any = lifetime.enter_context(scratch_server(table, budget, threads))
         insert(self._server, all_keys)
@@ -85,12 +85,12 @@ class HpsNarrow(HpsServer):
     def __init__(
         self,
         work: Workload,
-        optimizer: str,
+        table: hps.TableConfig,
         all_keys: torch.Tensor,
         threads: int,
         lifetime: contextlib.ExitStack,
     ) -> None:
-        super().__init__(work, optimizer, all_keys, threads, lifetime)
+        super().__init__(work, table, all_keys, threads, lifetime)
         self._places = Places.of([TABLE], [work.dim], [False], [[0]], [[0]])
         self._offsets = torch.arange(work.length + 1)
         self._grads = work.grads.to(torch.bfloat16)

@@ -238,7 +238,7 @@ def check_schema(folder: Path, stored: TableSchema, asked: TableSchema) -> None:
     Raises:
         ConfigError: names table, field and both values.
     """
-    for field in ("dim", "optimizer", "statistics", "row_bytes", "initializer", "numbers"):
+    for field in ("dim", "optimizer", "statistics", "dtype", "row_bytes", "initializer", "numbers"):
         held, wanted = getattr(stored, field), getattr(asked, field)
         if held != wanted:
             raise ConfigError(

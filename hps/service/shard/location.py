@@ -17,6 +17,7 @@ from hps.config import (
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
+    refuse_narrow,
 )
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
@@ -32,6 +33,7 @@ class ServedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_narrow(self.tables, "a service has no narrow rows yet")
 
 
 @dataclass(frozen=True, kw_only=True)
