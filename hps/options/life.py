@@ -4,9 +4,12 @@ Above it: groups.py. Below it: declare.py.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+from hps.common.expiry import MAX_GAP, Expiry
+from hps.errors import ConfigError
 from hps.options.declare import named, option, switch
-from hps.options.values import SWITCH
+from hps.options.values import SWITCH, number, whole
 
 OF_DATA, OF_FILE = "data", "file"
 ADVANCE_EVERY = (OF_DATA, OF_FILE)
@@ -14,7 +17,7 @@ ADVANCE_EVERY = (OF_DATA, OF_FILE)
 
 @dataclass(frozen=True, kw_only=True)
 class LifeOptions:
-    """What rows count, and the periods that they count in."""
+    """What rows count, the periods that they count in, and when they die."""
 
     statistics: bool | None = option(
         None,
@@ -34,3 +37,50 @@ class LifeOptions:
         "of a run that advances: one period for all of DATA, or one for each of its files, which "
         "implies --advance",
     )
+    expire_unseen: int | None = option(
+        None,
+        whole(0, MAX_GAP - 1),
+        "rows die once more than N periods have passed without an update; implies --statistics in "
+        "a new model; with --resume other rules hold from the next period on, and if none of the "
+        "five is given, those of the stored model",
+        metavar="N",
+    )
+    expire_below: float | None = option(
+        None,
+        number(above=0),
+        "rows die once nonclick * (show - click) + click * clicks, decayed, is below S",
+        metavar="S",
+    )
+    expire_decay: float | None = option(
+        None,
+        number(most=1, above=0),
+        "what shows and clicks are multiplied with at each new period, above 0, at most 1; if not "
+        "given, 0.98",
+    )
+    expire_nonclick: float | None = option(
+        None, number(0), "what a show without a click is worth; if not given, 0.1"
+    )
+    expire_click: float | None = option(None, number(0), "what a click is worth; if not given, 1")
+
+    def expiry(self) -> Expiry | None:
+        """The rules that are given; None where rows live for ever, or as the stored model has it.
+
+        Raises:
+            ConfigError: numbers of rules without one that lets a row die.
+        """
+        asked: dict[str, Any] = {
+            "unseen": self.expire_unseen,
+            "min_score": self.expire_below,
+            "decay": self.expire_decay,
+            "nonclick": self.expire_nonclick,
+            "click": self.expire_click,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        if not given:
+            return None
+        if not {"unseen", "min_score"} & given.keys():
+            raise ConfigError(
+                "--expire-decay, --expire-nonclick and --expire-click are numbers of a rule; give "
+                "--expire-unseen, --expire-below or both, too"
+            )
+        return Expiry(**given)

@@ -67,7 +67,7 @@ class Periods:
         tables = self._tables
         tables.begin_change("advance_period")
         # So that a row that dies is the same in all tiers, and no cache has the only image.
-        for name in {*changed, *tables.rules}:
+        for name in {*changed, *tables.rules} & tables.stacks.keys():
             tables.stacks[name].write_back()
         with tables.still():
             for name, expiry in changed.items():

@@ -123,7 +123,8 @@ class Tables:
         """As set_life, where rows may be dead in the period; none of them is dirty. With the
         updates, `still` and the lock."""
         before = self.period
-        mortal = [self.stacks[name] for name in {*self.rules, *rules}]
+        # The store may have more tables than are named; it tells their rows by itself.
+        mortal = [self.stacks[name] for name in {*self.rules, *rules} & self.stacks.keys()]
         try:
             self._turn_to(period, mortal)
         except BaseException:  # rows that are dropped already are in the store

@@ -61,6 +61,9 @@ def add_end_figures(
         TestFailed: as `measure_test`.
     """
     figures["period"] = period_of(server)
+    of_tables = server.stats().get("tables", {}).values()
+    expired = sum(int(table.get("expired_rows", 0)) for table in of_tables)
+    figures["expired_rows"] = sum(context.ranks.gather(expired))
     figures["rows"] = sum(server.num_rows(name) for name in server.tables)
     if not figures["stopped"]:
         if options.digest:

@@ -124,6 +124,7 @@ class TrainOptions(
         self._check_decay()
         self._check_accumulator()
         self._check_validation()
+        self.expiry()  # whose numbers may be no rules
         if self.advance_every == OF_FILE and self.shuffle_files:
             raise ConfigError(
                 "advance_every='file' (--advance-every) begins a period with each file, in the "
@@ -304,6 +305,7 @@ class TrainOptions(
             initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
             statistics=bool(self.statistics),
+            expiry=self.expiry(),
             dtype=self.row_dtype or "float32",
         )
 

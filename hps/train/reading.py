@@ -51,6 +51,7 @@ class StoredModel:
         weight_decay: of its rows; versions that had none did not store it.
         row_dtype: of its rows' weights; None where it describes none.
         statistics: its rows count; None where it describes none.
+        expiry: by which rules they die, as plain values; None where they live for ever.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -64,6 +65,7 @@ class StoredModel:
     row_dtype: str | None = None
     seed: int | None = None
     statistics: bool | None = None
+    expiry: "Json | None" = None
 
     @classmethod
     def of(
@@ -89,7 +91,16 @@ class StoredModel:
         start = getattr(table.optimizer, ACCUMULATOR, None)
         kind, dtype = table.optimizer.kind, table.dtype
         return cls(
-            recipe, columns, kind, decay, std, start, dtype, seed, statistics=table.statistics
+            recipe,
+            columns,
+            kind,
+            decay,
+            std,
+            start,
+            dtype,
+            seed,
+            statistics=table.statistics,
+            expiry=None if table.expiry is None else table.expiry.described(),
         )
 
     def flags(self) -> Json:
@@ -232,6 +243,10 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         stored["initial_accumulator"] = model.initial_accumulator
     if options.weight_decay is None:
         stored["weight_decay"] = model.weight_decay
+    if options.expiry() is None and model.expiry is not None:
+        rules = model.expiry
+        stored |= {"expire_unseen": rules["unseen"], "expire_below": rules["min_score"]}
+        stored |= {f"expire_{name}": rules[name] for name in ("decay", "nonclick", "click")}
     return replace(options, seed=_seed_of(options, model), **stored)
 
 

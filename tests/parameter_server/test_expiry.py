@@ -351,3 +351,20 @@ def test_damage_to_rules_is_found(tmp_path: Path) -> None:
         store.checkpoint("bad", {"period.json": b'{"period": 0, "rules": {"ads": {"unseen": -1}}}'})
     with pytest.raises(hps.CorruptionError, match="holds no rules"):
         hps.open(tmp_path / "store", checkpoint="bad")
+
+
+def test_tables_that_are_not_named_die_all_the_same(tmp_path: Path) -> None:
+    tables = [ads(), hps.TableConfig(name="others", dim=DIM, expiry=BY_AGE)]
+    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+        for name in ("ads", "others"):
+            server.push(name, keys_of(1, 2), np.ones((2, DIM), np.float32))
+    with opened(tmp_path) as server:  # names one of them
+        server.advance_period(to=2)
+        assert server.num_rows("ads") == 2
+        server.advance_period()
+        assert server.num_rows("ads") == 0
+        assert server.stats()["tables"]["ads"]["expired_rows"] == 2
+    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+        assert server.num_rows("others") == 0
+        server.push("others", keys_of(1), np.ones((1, DIM), np.float32))
+        assert server.statistics("others", keys_of(1))["dies_at"].tolist() == [6]

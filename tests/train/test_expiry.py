@@ -1,0 +1,95 @@
+"""hps train --expire-...: rows die as the rules say, the model keeps them, a resumed run may change
+them.
+
+Above it: pytest. Below it: the days of test_periods.py.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hps
+from hps.cli.main import main
+from hps.errors import ConfigError
+from hps.train import train
+from tests.train.test_periods import days, options_of
+
+__all__ = ["days"]  # a fixture
+
+
+def rules_of(store: Path) -> dict[str, Any]:
+    with hps.open(store) as reader:
+        (table,) = reader.tables.values()
+        assert table.statistics
+        return {} if table.expiry is None else table.expiry.described()
+
+
+def test_rows_of_past_days_die(days: list[Path], tmp_path: Path) -> None:
+    """The keys of a day are 20 further than those of the day before."""
+    kept = train(options_of(days, tmp_path / "kept", advance_every="file", statistics=True))
+    figures = train(options_of(days, tmp_path / "store", advance_every="file", expire_unseen=1))
+    assert (kept["expired_rows"], figures["period"]) == (0, 3)
+    assert figures["expired_rows"] > 0
+    # Some keys died and came again.
+    assert kept["rows"] - figures["expired_rows"] <= figures["rows"] < kept["rows"]
+    assert rules_of(tmp_path / "store") == hps.Expiry(unseen=1).described()
+    with hps.open(tmp_path / "store") as reader:
+        for _, _, _, _, last in reader.items(*reader.tables, statistics=True):
+            assert (last >= 2).all()
+
+
+def test_a_resumed_run_keeps_the_rules_or_changes_them(days: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    train(options_of(days[:1], store, expire_unseen=1, expire_below=0.2, expire_click=3.0))
+    first = hps.Expiry(unseen=1, min_score=0.2, click=3.0).described()
+    assert rules_of(store) == first
+    again: dict[str, Any] = {"resume": True, "new_data": True, "advance": True}
+    train(options_of(days[1:2], store, **again))
+    assert rules_of(store) == first
+    figures = train(options_of(days[2:3], store, **again, expire_unseen=9))
+    assert rules_of(store) == hps.Expiry(unseen=9).described()
+    assert figures["period"] == 2
+
+
+def test_the_flags_say_the_same(
+    days: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--format",
+        "slots",
+        "--model",
+        "lr",
+        "--batch-size",
+        "16",
+        "--expire-unseen",
+        "3",
+        "--expire-below",
+        "0.1",
+    ]
+    flags += ["--expire-decay", "0.5", "--expire-nonclick", "0.2", "--expire-click", "2"]
+    out = tmp_path / "figures.json"
+    store = tmp_path / "store"
+    assert main(["train", str(days[0]), "--store", str(store), *flags, "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["expired_rows"] == 0
+    expected = hps.Expiry(unseen=3, min_score=0.1, decay=0.5, nonclick=0.2, click=2.0)
+    assert rules_of(store) == expected.described()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"expire_decay": 0.5}, "give --expire-unseen, --expire-below or both"),
+        ({"expire_unseen": -1}, "expire_unseen"),
+        ({"expire_below": 0.0}, "expire_below"),
+        ({"expire_unseen": 3, "expire_decay": 1.5}, "expire_decay"),
+    ],
+)
+def test_numbers_that_are_no_rules_are_refused(
+    days: list[Path], tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options_of(days, tmp_path / "store", **given)
+    assert not (tmp_path / "store").exists()
