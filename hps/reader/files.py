@@ -12,7 +12,7 @@ from typing import Any
 
 from hps.common.url_text import is_url
 from hps.errors import ConfigError, StoreError
-from hps.reader.batch_source import BatchSource, batches_in, source_of
+from hps.reader.batch_source import BatchSource, batches_in, is_arrow, source_of
 from hps.reader.urls import LogFile, UrlFile, find_urls
 
 # What gives record batches: batch_source.py.
@@ -73,16 +73,19 @@ def logs_of(name: str, given: Sequence[PathLike] | Batches) -> Sequence[PathLike
     Raises:
         ConfigError: an iterator of record batches, which can be read once.
     """
-    if isinstance(given, str | os.PathLike):
+    is_source = _gives_batches(given)
+    if isinstance(given, str | os.PathLike) or not (is_source or isinstance(given, Iterable)):
         return given  # which is no list: told where its type is checked
-    found = [
-        one if isinstance(one, str | os.PathLike | UrlFile | BatchSource) else source_of(one)
-        for one in batches_in(given)
-    ]
+    found = [source_of(one) if _gives_batches(one) else one for one in batches_in(given)]
     for one in found:
         if isinstance(one, BatchSource):
             one.check_rereadable(name)
     return found if any(isinstance(one, BatchSource) for one in found) else given
+
+
+def _gives_batches(one: object) -> bool:
+    """True of what source_of takes; what else is no file is told where types are checked."""
+    return not isinstance(one, BatchSource) and (callable(one) or is_arrow(one))
 
 
 def _check_file(path: Path) -> None:

@@ -113,7 +113,7 @@ def test_what_can_be_read_once_is_refused_before_anything_is_read(tmp_path: Path
         run(refused, tmp_path / "store", test=reader)
     with pytest.raises(hps.ConfigError, match=r"must be a list, each of it the path of a file"):
         run("log.parquet", tmp_path / "store")
-    with pytest.raises(hps.ConfigError, match=r"neither the name of a file nor what gives record"):
+    with pytest.raises(hps.ConfigError, match=r"data: each=7 must be the path of a file"):
         run([7], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
