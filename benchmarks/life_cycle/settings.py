@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import hps
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -24,4 +26,15 @@ class Setting:
 
 
 BASELINE = Setting(name="none", keeps_bits=True)
-SETTINGS = (Setting(name="statistics", table={"statistics": True}, keeps_bits=True),)
+SETTINGS = (
+    Setting(name="statistics", table={"statistics": True}, keeps_bits=True),
+    # A key of the generated log lives for ten days.
+    Setting(name="unseen 5", table={"expiry": hps.Expiry(unseen=5)}),
+    Setting(name="unseen 10", table={"expiry": hps.Expiry(unseen=10)}),
+    Setting(name="score 0.1", table={"expiry": hps.Expiry(min_score=0.1, decay=0.8)}),
+    Setting(name="bfloat16", table={"dtype": "bfloat16"}),
+    Setting(
+        name="unseen 10, bfloat16",
+        table={"expiry": hps.Expiry(unseen=10), "dtype": "bfloat16"},
+    ),
+)
