@@ -266,7 +266,7 @@ std::map<std::string, uint64_t> TableStats(const SsdStore& store, size_t table) 
   const TableFigures figures = TableOf(store, table).Figures();
   return {{"rows", figures.num_rows},
           {"segments", figures.num_segments},
-          {"live_bytes", figures.live_bytes},
+          {"live_bytes", figures.live_bytes - figures.expired_bytes},
           {"segment_bytes", figures.segment_bytes},
           {"index_bytes", figures.index_bytes}};
 }

@@ -115,7 +115,9 @@ void Compactor::WaitForSpace(size_t table, uint64_t bytes, std::unique_lock<Owne
   const uint64_t before = target.Figures().segment_bytes;
   const auto lacks_space = [&] {
     const TableFigures figures = target.Figures();
-    const uint64_t bound = SpaceBound(table, figures.live_bytes, kSpareForAppends);
+    // The thread buries what is expired in its own time. Without one, appends have to.
+    const uint64_t expired = options_.compacts_in_background ? 0 : figures.expired_bytes;
+    const uint64_t bound = SpaceBound(table, figures.live_bytes - expired, kSpareForAppends);
     return figures.segment_bytes + bytes > std::max(bound, before) && state_->CheckWritable().ok();
   };
   if (!lacks_space()) return;
@@ -150,7 +152,9 @@ Status Compactor::CompactOnce(size_t table, Runner runner, uint64_t below, bool*
   std::unique_ptr<Compaction> compaction;
   Status status;
   try {
-    HPS_RETURN_IF_ERROR(BuryExpired(table, runner, below));
+    status = BuryExpired(table, runner, below);
+    // On a full disk: what is dead already may still go, and gives space back.
+    if (!status.ok() && status.os_error() != ENOSPC) return status;
     status = Begin(table, runner, below, has_gained, &compaction);
     if (compaction == nullptr) return status;
     status = compaction->Run(&waiting_->pace, runner == Runner::kThread);
@@ -171,7 +175,7 @@ Status Compactor::BuryExpired(size_t table, Runner runner, uint64_t below) {
     ++num_failures_;
     const bool is_damage = buried.code() == StatusCode::kCorruption;
     if (is_damage) (*tables_)[table].SetAside(segment->info.number);
-    is_failing_ = is_failing_ || !is_damage;
+    is_failing_ = is_failing_ || (!is_damage && buried.os_error() != ENOSPC);
     return buried;
   }
   return Status::Ok();

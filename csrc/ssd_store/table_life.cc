@@ -115,20 +115,33 @@ std::vector<std::shared_ptr<Segment>> TableStore::ToBury(double threshold, uint6
 Status TableStore::Bury(const Segment& segment, uint64_t first, const uint64_t* keys,
                         uint64_t count) {
   context_->lock->AssertHeld();
-  HPS_RETURN_IF_ERROR(EnsureTombstonesFit());
-  writer_->ReserveTombstones(count);
-  {
-    const std::unique_lock<std::shared_mutex> lock(mutex_);
-    // A checkpoint that was loaded meanwhile has other segments.
-    const auto own = std::find_if(segments_.begin(), segments_.end(),
-                                  [&](const auto& other) { return other.get() == &segment; });
-    if (own == segments_.end()) return Status::Ok();
-    for (uint64_t i = 0; i < count; ++i) {
-      if (!IsDeadBy(segment.deaths[first + i])) continue;
-      if (index_.Find(MixKey(keys[i])) == Location(segment, first + i)) EraseNamed(keys[i]);
+  // A checkpoint that was loaded meanwhile has other segments.
+  const auto is_own = [&] {
+    return std::any_of(segments_.begin(), segments_.end(),
+                       [&](const auto& other) { return other.get() == &segment; });
+  };
+  const auto is_expired = [&](uint64_t i) { return IsDeadBy(segment.deaths[first + i]); };
+  for (uint64_t start = 0; start < count; start += kLockedKeys) {
+    const uint64_t end = std::min(count, start + kLockedKeys);
+    uint64_t num_expired = 0;
+    {
+      const std::shared_lock<std::shared_mutex> lock(mutex_);
+      if (!is_own()) return Status::Ok();
+      for (uint64_t i = start; i < end; ++i) num_expired += is_expired(i);
     }
+    if (num_expired == 0) continue;
+    HPS_RETURN_IF_ERROR(EnsureTombstonesFit());
+    writer_->ReserveTombstones(num_expired);
+    {
+      const std::unique_lock<std::shared_mutex> lock(mutex_);
+      for (uint64_t i = start; i < end; ++i) {
+        if (!is_expired(i)) continue;
+        if (index_.Find(MixKey(keys[i])) == Location(segment, first + i)) EraseNamed(keys[i]);
+      }
+    }
+    HPS_RETURN_IF_ERROR(SealIfFull());
   }
-  return SealIfFull();
+  return Status::Ok();
 }
 
 }  // namespace hps

@@ -127,12 +127,12 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
   });
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   Segment& open = *segments_[writer_ordinal_];
+  if (schema_.has_deaths) {
+    open.deaths.resize(first + count);
+    for (uint64_t i = 0; i < count; ++i) open.deaths[first + i] = RowDeath(rows + i * row_bytes);
+  }
   open.info.num_records = first + count;
   if (!AddChunks(writer_ordinal_, first + count)) return OutOfPlaces();
-  if (schema_.has_deaths) {
-    open.deaths.resize(first);  // without those of an append that was not installed
-    for (uint64_t i = 0; i < count; ++i) open.deaths.push_back(RowDeath(rows + i * row_bytes));
-  }
   std::vector<std::vector<Change>> changes(parts.size());
   for (std::vector<Change>& counts : changes) counts.resize(segments_.size());
   std::atomic<bool> has_memory{true};
@@ -297,6 +297,7 @@ TableFigures TableStore::Figures() const {
     if (segment == nullptr) continue;
     ++figures.num_segments;
     figures.live_bytes += segment->live * RowSpace();
+    figures.expired_bytes += segment->expired * RowSpace();
     // The open one's footer has no tombstones yet, as far as the lock tells.
     figures.segment_bytes += segment->is_sealed
                                  ? segment->info.FileBytes(segment->row_bytes)

@@ -67,7 +67,8 @@ struct TableSnapshot {
 struct TableFigures {
   uint64_t num_rows = 0;
   uint64_t num_segments = 0;
-  uint64_t live_bytes = 0;  // of live rows: their records, and their keys in the footers
+  uint64_t live_bytes = 0;  // of rows that the index names: their records and keys in the footers
+  uint64_t expired_bytes = 0;  // of these, dead ones
   uint64_t segment_bytes = 0;
   uint64_t index_bytes = 0;
 };

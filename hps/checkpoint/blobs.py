@@ -109,18 +109,23 @@ def encode_tables(
     }
 
 
-def encode_period(period: int, rules: Mapping[str, Expiry]) -> dict[str, bytes]:
-    """The blob of a checkpoint that holds its period, and by which rules rows die in it, by table;
-    none of period 0 without rules, at which stores begin.
+def encode_period(
+    period: int, rules: Mapping[str, Expiry], unsettled: Collection[str] = ()
+) -> dict[str, bytes]:
+    """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, and
+    the tables whose rows have those rules in part alone; none of period 0 without rules, at which
+    stores begin.
 
     >>> encode_period(0, {}), decode_period(encode_period(7, {}))
     ({}, 7)
     """
-    if not period and not rules:
+    if not period and not rules and not unsettled:
         return {}
     value: Json = {"period": period}
     if rules:
         value["rules"] = {name: expiry.described() for name, expiry in rules.items()}
+    if unsettled:
+        value["unsettled"] = sorted(unsettled)
     return {PERIOD: encode_json(value, "period")}
 
 
@@ -149,6 +154,19 @@ def decode_rules(extras: Mapping[str, bytes]) -> dict[str, Expiry]:
         return {name: Expiry(**numbers) for name, numbers in found.get("rules", {}).items()}
     except (AttributeError, ConfigError, TypeError) as error:
         raise CorruptionError(f"the checkpoint's {PERIOD} holds no rules: {error}") from error
+
+
+def decode_unsettled(extras: Mapping[str, bytes]) -> frozenset[str]:
+    """The tables that encode_period was given as unsettled.
+
+    Raises:
+        CorruptionError: they cannot be read.
+    """
+    decode_period(extras)
+    found = (decode_json(extras, PERIOD) or {}).get("unsettled", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise CorruptionError(f"the checkpoint's {PERIOD} holds no list of tables: {found!r}")
+    return frozenset(found)
 
 
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:

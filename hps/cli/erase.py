@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
         erased = {name: int(np.count_nonzero(server.erase(name, keys))) for name in names}
         if any(erased.values()):
             server.checkpoint()
-        kept = server.checkpoints()
+    with open_store(options.store) as reader:  # leaving the block above may have taken one
+        kept = reader.checkpoints()
     held: list[Json] = []
     for checkpoint in kept:
         with open_store(options.store, checkpoint=checkpoint["id"]) as reader:

@@ -67,9 +67,15 @@ def run(options: argparse.Namespace) -> int:
                 f"{options.store}: rows without statistics do not die, and no such table has them: "
                 f"{names}; a new store has them with TableConfig(statistics=True) or (expiry=...)"
             )
+        rules = {name: _rules_of(server.tables[name].expiry, options) for name in counted}
+        if not any(rules.values()):
+            raise ConfigError(
+                f"tables {counted} have no expiry; give --unseen, --min-score or both"
+            )
         tables = {
-            name: dying_rows(server, name, _rules_of(server.tables[name].expiry, options, name))
-            for name in counted
+            name: dying_rows(server, name, expiry)
+            for name, expiry in rules.items()
+            if expiry is not None
         }
         figures: Json = {
             "period": server.period,
@@ -83,12 +89,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rules_of(stored: Expiry | None, options: argparse.Namespace, table: str) -> Expiry:
-    """The stored rules with those that were given."""
+def _rules_of(stored: Expiry | None, options: argparse.Namespace) -> Expiry | None:
+    """The stored rules with those that were given; None where there are none."""
     asked = {field.name: getattr(options, field.name) for field in fields(Expiry)}
     given = {name: value for name, value in asked.items() if value is not None}
     if stored is None and not {"unseen", "min_score"} & given.keys():
-        raise ConfigError(f"table {table!r} has no expiry; give --unseen, --min-score or both")
+        return None
     return Expiry(**{**(stored.described() if stored else {}), **given})
 
 

@@ -116,7 +116,8 @@ def run_import(options: argparse.Namespace) -> int:
         with open_store(options.store, read_only=False, dram=options.dram) as server:
             table = _choose_table(table, list(server.tables))
             rows = RowFile(options.file, server.tables[table], not options.no_state)
-            rows.check_rows(server.learning_rates[table], server.period)
+            rules = server.parts.tables.rules.get(table)
+            rows.check_rows(server.learning_rates[table], server.period, rules)
             count = import_rows(server, table, rows)
     else:
         check_new_store(options.store)
@@ -124,7 +125,7 @@ def run_import(options: argparse.Namespace) -> int:
         made = config.tables[0]
         table = made.name
         rows = RowFile(options.file, made, not options.no_state)
-        rows.check_rows(made.optimizer.lr, described.period)  # before there is a store
+        rows.check_rows(made.optimizer.lr, described.period, made.expiry)  # before there is a store
         with ParameterServer(config) as server:
             if described.period:
                 server.advance_period(described.period)

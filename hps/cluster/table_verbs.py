@@ -56,11 +56,12 @@ class TableVerbs:
         self._refuse_some(table, "a state", state is not None)
         self._refuse_some(table, "statistics", counted is not None)
         rate, period = self._local.learning_rates[table], self._local.period
+        rules = self._local.parts.tables.rules.get(table)
 
         def check() -> None:
             refuse_impossible_rows(config, array, weights, floats, rate)
             if counted is not None:
-                refuse_impossible_statistics(config, array, counted, period)
+                refuse_impossible_statistics(config, array, counted, period, rules)
 
         self._together.agreed(f"assign of table {table!r}", check)
         places = self._exchanges.shard_map.split(array)

@@ -14,6 +14,14 @@ from hps.errors import ConfigError
 MAX_GAP = 65535
 
 
+_LEAST, _MOST = 1e-30, 1e30  # what float32 holds with room for sums of many shows
+
+
+def _require_float32(where: str, value: float) -> None:
+    if not _LEAST <= value <= _MOST:
+        raise ConfigError(f"{where}={value!r} must be from {_LEAST:g} to {_MOST:g}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expiry:
     """A row dies in the first period in which one of these holds; until then it lives.
@@ -52,9 +60,14 @@ class Expiry:
             require_whole("Expiry.unseen", self.unseen, 0, MAX_GAP - 1)
         if self.min_score is not None:
             require_number("Expiry.min_score", self.min_score, above=0)
+            _require_float32("Expiry.min_score", self.min_score)
         require_share("Expiry.decay", self.decay)
+        _require_float32("Expiry.decay", self.decay)
         require_number("Expiry.nonclick", self.nonclick)
         require_number("Expiry.click", self.click)
+        for name in ("nonclick", "click"):
+            if value := getattr(self, name):
+                _require_float32(f"Expiry.{name}", value)
 
     def described(self) -> Json:
         """As plain values, of which `Expiry(**values)` makes it again."""

@@ -20,6 +20,7 @@ from hps.checkpoint.blobs import (
     decode_json,
     decode_period,
     decode_rules,
+    decode_unsettled,
     encode_dense,
     encode_period,
     encode_tables,
@@ -33,6 +34,7 @@ from hps.common.locks import assert_held
 from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.life import first_rules
 from hps.parameter_server.tables import Tables
 from hps.update_log import History, OpenLog, ServedCheckpoint
 from hps.update_log.history import SERVICE
@@ -131,7 +133,7 @@ class Checkpoints:
                 **dense,
                 **mark.blobs(),
                 **described,
-                **encode_period(tables.period, tables.rules),
+                **encode_period(tables.period, tables.rules, tables.unsettled),
             }
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
@@ -249,6 +251,7 @@ class Checkpoints:
         assert_held(tables.lock)
         rates = decode_json(extras, RATES) or {}
         period, rules = decode_period(extras), decode_rules(extras)
+        unsettled = decode_unsettled(extras)
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
         other_tables = OtherTables.of(extras, tables.configs).with_more(before)
@@ -267,7 +270,9 @@ class Checkpoints:
             tables.learning_rates.update(known)
             tables.is_changed = False
             tables.dense_mark = mark
-            tables.set_life(period, rules)
+            named_tables = tables.configs.values()
+            tables.set_life(period, first_rules(named_tables, tables.store, rules))
+            tables.unsettled = unsettled
             if history is not None:
                 history.follow_restore(extras)
 

@@ -5,7 +5,7 @@ carries its period of death, so a change of the rules is one pass over the rows 
 made when the period begins from which the new rules hold.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,23 @@ def first_rules(
 
 
 def changed_rules(
-    tables: Mapping[str, TableConfig], rules: Mapping[str, Expiry]
+    tables: Mapping[str, TableConfig], rules: Mapping[str, Expiry], unsettled: Collection[str]
 ) -> dict[str, Expiry | None]:
-    """What the next period changes: of tables whose config has other rules than are in force, the
-    new ones."""
-    return {name: table.expiry for name, table in tables.items() if table.expiry != rules.get(name)}
+    """What the next period changes: of tables whose config has other rules than are in force, or
+    whose rows have those in part alone, the config's."""
+    return {
+        name: table.expiry
+        for name, table in tables.items()
+        if table.expiry != rules.get(name) or name in unsettled
+    }
+
+
+def pinned_meanwhile(pins: int) -> ConfigError:
+    """The error of a period that cannot begin: rows must not go while a batch has them pinned."""
+    return ConfigError(
+        f"advance_period: {pins} pins of batches in flight; leave the pipeline's `with` block, and "
+        "end or drop the step, first"
+    )
 
 
 class RuleChange:
@@ -89,7 +101,10 @@ class RuleChange:
                 rows = np.ascontiguousarray(images[changed])
                 layout.set_deaths(rows, dies_at[changed])
                 store.append(self._stack.name, rows)
-        self._stack.restart()
+        with self._stack.lock:
+            if pins := self._stack.num_pins:
+                raise pinned_meanwhile(pins)
+            self._stack.restart()
 
     def _pieces(self) -> Iterator[Images]:
         return self._stack.scan(max(1, _PIECE_BYTES // self._stack.layout.row_bytes))

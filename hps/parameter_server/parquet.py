@@ -21,6 +21,7 @@ import numpy as np
 
 from hps.checkpoint.blobs import table_from_json, table_to_json
 from hps.common.arrays import HostArray
+from hps.common.expiry import Expiry
 from hps.common.json_text import parse_json
 from hps.common.row_layout import Floats, Keys, Statistics
 from hps.config import TableConfig
@@ -214,12 +215,13 @@ class RowFile:
             )
         return bool(found)
 
-    def check_rows(self, lr: float, period: int) -> None:
+    def check_rows(self, lr: float, period: int, rules: Expiry | None) -> None:
         """Reads the file once and raises for the first row that its table refuses.
 
         Args:
             lr: learning rate with which a new state starts.
             period: of the store.
+            rules: by which the table's rows die there.
 
         Raises:
             ConfigError: a null, a list of another length, a page that cannot be read, a state that
@@ -229,7 +231,7 @@ class RowFile:
             try:
                 refuse_impossible_rows(self._config, keys, rows, state, lr)
                 if counted is not None:
-                    refuse_impossible_statistics(self._config, keys, counted, period)
+                    refuse_impossible_statistics(self._config, keys, counted, period, rules)
             except (ConfigError, NonFiniteError) as error:
                 raise type(error)(f"{self.path}: {error}") from error
 

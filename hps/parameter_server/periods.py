@@ -17,7 +17,7 @@ from hps.common.row_layout import Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
-from hps.parameter_server.life import RuleChange, changed_rules
+from hps.parameter_server.life import RuleChange, pinned_meanwhile
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
 
@@ -44,7 +44,7 @@ class Periods:
         """As ParameterServer.advance_period."""
         tables = self._tables
         with tables.updates:
-            self._begin(self.check(to), changed_rules(tables.configs, tables.rules), allow_empty)
+            self._begin(self.check(to), tables.changed_rules(), allow_empty)
             return tables.period
 
     def check(self, to: int | None) -> int:
@@ -56,7 +56,7 @@ class Periods:
     def changed(self) -> list[str]:
         """Tables whose config has other rules than are in force."""
         with self._tables.lock:
-            return list(changed_rules(self._tables.configs, self._tables.rules))
+            return list(self._tables.changed_rules())
 
     def begin(self, period: int) -> None:
         """The store is at that period from now on, and rows die as before. Within the updates."""
@@ -69,12 +69,22 @@ class Periods:
         # So that a row that dies is the same in all tiers, and no cache has the only image.
         for name in {*changed, *tables.rules} & tables.stacks.keys():
             tables.stacks[name].write_back()
+        mortal = {*changed, *tables.rules} & tables.stacks.keys()
         with tables.still():
-            for name, expiry in changed.items():
-                self._change(RuleChange(tables.stacks[name], expiry, target), name, allow_empty)
+            changes = {
+                name: RuleChange(tables.stacks[name], expiry, target)
+                for name, expiry in changed.items()
+            }
+            for name, change in changes.items():  # all are looked at before any row changes
+                self._refuse_emptied(change, name, allow_empty)
+            tables.unsettled |= changed.keys()
+            for change in changes.values():
+                change.apply(tables.store)
             now = {**tables.rules, **changed}
             rules = {name: expiry for name, expiry in now.items() if expiry is not None}
             with tables.lock:
+                if mortal and (pins := tables.pins):  # which may have come since it was checked
+                    raise pinned_meanwhile(pins)
                 tables.begin_period(target, rules)
 
     def _target(self, to: int | None) -> int:
@@ -92,7 +102,7 @@ class Periods:
         elif now == _C.MAX_PERIOD:
             raise ConfigError(f"advance_period: period {now} is the last one")
         num_open, pins = self._batches.num_open_pipelines, tables.pins
-        may_die = tables.rules or changed_rules(tables.configs, tables.rules)
+        may_die = tables.rules or tables.changed_rules()
         if num_open or (pins and may_die):
             raise ConfigError(
                 f"advance_period: {num_open} open pipeline(s) and {pins} pins of batches in "
@@ -102,7 +112,7 @@ class Periods:
             stack.raise_failed(wait=True)
         return now + 1 if to is None else int(to)
 
-    def _change(self, change: RuleChange, name: str, allow_empty: bool) -> None:
+    def _refuse_emptied(self, change: RuleChange, name: str, allow_empty: bool) -> None:
         num_dying, num_rows = change.num_dying()
         if num_rows and num_dying == num_rows and not allow_empty:
             table = self._tables.configs[name]
@@ -111,7 +121,6 @@ class Periods:
                 f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules, "
                 "and advance_period(allow_empty=True) goes on"
             )
-        change.apply(self._tables.store)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As ParameterServer.statistics."""

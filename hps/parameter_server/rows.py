@@ -155,7 +155,10 @@ class RowVerbs:
             if statistics is not None:
                 refuse_uncounted(tables.configs[table], "assign(statistics=)")
                 counted = as_statistics(statistics, len(array))
-                refuse_impossible_statistics(tables.configs[table], array, counted, tables.period)
+                rules = tables.rules.get(table)
+                refuse_impossible_statistics(
+                    tables.configs[table], array, counted, tables.period, rules
+                )
             tables.begin_change("assign")
             if len(array):
                 stack.assign(array, weights, floats, counted)

@@ -258,7 +258,7 @@ class ParameterServer:
         Raises:
             ConfigError: `to` is not above the current period; a pipeline is open, or rows that may
                 die are pinned by a batch in flight; by new rules every row of a table would die;
-                read-only server; the store was served (docs/life_cycle.md).
+                read-only server.
             StoreError: a dirty row, or one whose period of death changes, could not be written.
 
         Cost: writes the dirty rows of tables with expiry, as a checkpoint does; then memory alone:

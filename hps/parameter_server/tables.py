@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hps import _C
-from hps.checkpoint.blobs import PERIOD, decode_period, decode_rules
+from hps.checkpoint.blobs import PERIOD, decode_period, decode_rules, decode_unsettled
 from hps.checkpoint.dense_mark import TRAINING, DenseMark
 from hps.common.expiry import Expiry
 from hps.common.locks import assert_held, new_lock
@@ -16,8 +16,8 @@ from hps.config import Config, TableConfig
 from hps.contracts.row_cache import AnyRowCache, CountingCache
 from hps.contracts.tiers import RowTier
 from hps.dram_cache.tier import DramTier
-from hps.errors import ConfigError, StoreError, no_such_table
-from hps.parameter_server.life import first_rules
+from hps.errors import ConfigError, HpsError, StoreError, no_such_table
+from hps.parameter_server.life import changed_rules, first_rules
 from hps.parameter_server.stats import TableTiers
 from hps.ssd_store.table_view import StoreTable
 from hps.table.life_rules import native_rules
@@ -64,6 +64,8 @@ class Tables:
         # Of the rows as they are now, and by which rules they die; set with both locks.
         self.period = decode_period(extras)
         self.rules = first_rules(config.tables, store, decode_rules(extras))
+        # Tables of which a change of the rules was begun and not ended; set within the updates.
+        self.unsettled = decode_unsettled(extras)
         self.is_open = False  # set with both locks
         self.tiers = {
             name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
@@ -119,24 +121,48 @@ class Tables:
                 tier.cache.set_period(period)
                 tier.cache.set_rules(native)
 
+    def changed_rules(self) -> dict[str, Expiry | None]:
+        """What the next period changes; see life.py."""
+        return changed_rules(self.configs, self.rules, self.unsettled)
+
     def begin_period(self, period: int, rules: Mapping[str, Expiry]) -> None:
         """As set_life, where rows may be dead in the period; none of them is dirty. With the
         updates, `still` and the lock."""
-        before = self.period
+        before, old = self.period, self.rules
         # The store may have more tables than are named; it tells their rows by itself.
-        mortal = [self.stacks[name] for name in {*self.rules, *rules} & self.stacks.keys()]
+        mortal = [self.stacks[name] for name in {*old, *rules} & self.stacks.keys()]
         try:
-            self._turn_to(period, mortal)
-        except BaseException:  # rows that are dropped already are in the store
-            self._turn_to(before, mortal)
+            for stack in mortal:
+                stack.begin_period(period)  # what goes lies in the store, too
+        except BaseException:
+            self.set_life(before, old)
             raise
-        self.set_life(period, rules)
+        try:
+            self.store.set_period(period)
+        except HpsError:
+            self.set_life(before, old)
+            raise
+        except BaseException:  # an interrupt: it may have been done, and rows be buried already
+            self.store.set_period(period)
+            self._follow(period, rules, mortal)
+            raise
+        self._follow(period, rules, mortal)
 
-    def _turn_to(self, period: int, stacks: Iterable[TableStack]) -> None:
-        self.store.set_period(period)
-        for stack in stacks:
-            stack.begin_period(period)
-            stack.rows_expired += stack.recount()
+    def _follow(
+        self, period: int, rules: Mapping[str, Expiry], mortal: Iterable[TableStack]
+    ) -> None:
+        """Brings all above the store to the period in which it is; may be repeated."""
+        try:
+            self.set_life(period, rules)
+            self.unsettled = frozenset()
+            for stack in mortal:
+                stack.rows_expired += stack.recount()
+        except BaseException:  # an interrupt
+            self.set_life(period, rules)
+            self.unsettled = frozenset()
+            for stack in mortal:
+                stack.recount()
+            raise
 
     def still(self) -> _C.Turns:
         """For a `with` block in which no row of any table moves between the tiers."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.bfloat16 import LARGEST_ROUNDED, narrowed, widened
+from hps.common.expiry import Expiry
 from hps.common.row_layout import Floats, Keys, RowLayout, Statistics
 from hps.errors import ConfigError, HpsError, NonFiniteError
 from hps.table.life_rules import native_rules
@@ -91,9 +92,16 @@ def refuse_impossible_rows(
 
 
 def refuse_impossible_statistics(
-    table: "TableConfig", keys: Keys, statistics: Statistics, period: int
+    table: "TableConfig",
+    keys: Keys,
+    statistics: Statistics,
+    period: int,
+    rules: Expiry | None,
 ) -> None:
     """Raises for the first row whose counts no updates up to a period can have left.
+
+    Args:
+        rules: that are in force; None where rows live for ever, or who looks does not know.
 
     Raises:
         ConfigError: show is not a finite number >= 0, click not one up to show, the last period not
@@ -103,7 +111,8 @@ def refuse_impossible_statistics(
     has_counts = _are_counts(statistics)
     is_fine = are_possible_statistics(statistics, period)
     if is_fine.all():
-        _refuse_dead(table, keys, statistics, period)
+        if rules is not None:
+            _refuse_dead(table, keys, statistics, period, rules)
         return
     row = int(np.argmin(is_fine))
     where = f"table {table.name!r}, key {int(keys[row])}"
@@ -118,11 +127,11 @@ def refuse_impossible_statistics(
     )
 
 
-def _refuse_dead(table: "TableConfig", keys: Keys, statistics: Statistics, period: int) -> None:
-    if table.expiry is None:
-        return
+def _refuse_dead(
+    table: "TableConfig", keys: Keys, statistics: Statistics, period: int, expiry: Expiry
+) -> None:
     show, click, last_period = statistics
-    rules = native_rules(table.expiry)
+    rules = native_rules(expiry)
     dies_at = rules.dies_at(show, click, last_period.astype(np.uint32))
     is_dead = (dies_at > 0) & (dies_at <= period)
     if is_dead.any():

@@ -50,6 +50,11 @@ def test_rows_go_and_it_tells_who_still_holds_them(
     assert all(one["tag"] != "first" for one in again["held_by"])
 
 
+def test_keys_without_rows_are_no_error(store: Path) -> None:
+    found = erase(store, "1\n2\n")
+    assert found == {"keys": 2, "erased": {"ads": 0, "users": 0}, "held_by": []}
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [

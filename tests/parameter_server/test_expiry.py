@@ -9,9 +9,10 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.ssd_store import verify
+from hps.ssd_store import SsdStore, TableSchema, verify
 from hps.ssd_store.clone import clone
 from hps.table.life_rules import native_rules
+from hps.tiers.top_tier import TableStack
 from tests.twins import life
 
 ESTABLISHED = hps.Expiry(unseen=30, min_score=0.8, decay=0.98, nonclick=0.1, click=1.0)
@@ -286,6 +287,8 @@ def test_statistics_of_a_dead_row_are_refused(tmp_path: Path) -> None:
         ({"unseen": 3, "decay": 0.0}, r"Expiry\.decay=0\.0"),
         ({"unseen": 3, "nonclick": -0.1}, r"Expiry\.nonclick=-0\.1"),
         ({"unseen": 3, "click": "1"}, r"Expiry\.click='1'"),
+        ({"min_score": 1e-50}, r"Expiry\.min_score=1e-50 must be from 1e-30 to 1e\+30"),
+        ({"unseen": 3, "nonclick": 1e39}, r"Expiry\.nonclick=1e\+39"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -368,3 +371,120 @@ def test_tables_that_are_not_named_die_all_the_same(tmp_path: Path) -> None:
         assert server.num_rows("others") == 0
         server.push("others", keys_of(1), np.ones((1, DIM), np.float32))
         assert server.statistics("others", keys_of(1))["dies_at"].tolist() == [6]
+
+
+def two_tables(path: Path, first: hps.Expiry | None, second: hps.Expiry | None) -> Any:
+    tables = [
+        hps.TableConfig(name=name, dim=DIM, expiry=expiry, statistics=True)
+        for name, expiry in (("ads", first), ("others", second))
+    ]
+    return hps.ParameterServer(hps.Config(path=path / "store", tables=tables))
+
+
+def test_a_refused_change_of_rules_changes_no_table(tmp_path: Path) -> None:
+    with two_tables(tmp_path, hps.Expiry(unseen=1), None) as server:
+        for name in ("ads", "others"):
+            server.push(name, keys_of(1, 2), np.ones((2, DIM), np.float32))
+        digests = [server.digest(name) for name in ("ads", "others")]
+    with two_tables(tmp_path, hps.Expiry(unseen=500), hps.Expiry(min_score=99.0)) as server:
+        with pytest.raises(hps.ConfigError, match=r"'others'.*all 2 rows would die at once"):
+            server.advance_period()
+        assert [server.digest(name) for name in ("ads", "others")] == digests
+    with two_tables(tmp_path, hps.Expiry(unseen=1), None) as server:
+        server.advance_period(to=2)
+        assert (server.num_rows("ads"), server.num_rows("others")) == (0, 2)
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_change_of_rules_that_failed_is_made_with_the_next_period(
+    tmp_path: Path, is_reopened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+        many(server, 0, 500)
+    server = opened(tmp_path, hps.Expiry(unseen=500))
+    restart = TableStack.restart
+
+    def fails(stack: TableStack) -> None:
+        raise hps.StoreError(28, "no space")
+
+    monkeypatch.setattr(TableStack, "restart", fails)
+    with pytest.raises(hps.StoreError):
+        server.advance_period()
+    monkeypatch.setattr(TableStack, "restart", restart)
+    assert server.period == 0
+    if is_reopened:  # with the old rules again: rows that have the new ones in part are mended
+        server.checkpoint()
+        server.close()
+        server = opened(tmp_path, hps.Expiry(unseen=1))
+    with server:
+        server.advance_period()
+        dies_at = server.statistics("ads", keys_of(1))["dies_at"].tolist()
+        assert dies_at == [2 if is_reopened else 501]
+        server.advance_period()
+        assert server.num_rows("ads") == (0 if is_reopened else 500)
+
+
+def test_a_batch_that_is_pinned_meanwhile_keeps_the_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as server:
+        show(server, 1)
+        held = []
+        write_back = TableStack.write_back
+
+        def pins_behind(stack: TableStack) -> int:
+            count = write_back(stack)
+            held.append(server.pin("ads", keys_of(1)))
+            return count
+
+        monkeypatch.setattr(TableStack, "write_back", pins_behind)
+        with pytest.raises(hps.ConfigError, match="1 pins of batches in flight"):
+            server.advance_period()
+        monkeypatch.setattr(TableStack, "write_back", write_back)
+        held.pop().release()
+        assert server.period == 0
+        assert server.advance_period() == 1
+
+
+def test_a_checkpoint_without_rows_leaves_the_rules(tmp_path: Path) -> None:
+    with opened(tmp_path, None) as server:
+        server.checkpoint("empty")
+    with opened(tmp_path) as server:
+        show(server, 1)
+        server.restore("empty")
+        show(server, 1)
+        assert server.statistics("ads", keys_of(1))["dies_at"].tolist() == [3]
+        assert server.advance_period(to=3) == 3
+        assert server.num_rows("ads") == 0
+
+
+def test_statistics_are_judged_by_the_rules_in_force(tmp_path: Path) -> None:
+    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+        show(server, 1)
+        server.advance_period()
+        show(server, 1)
+        server.checkpoint()
+    with opened(tmp_path, hps.Expiry(unseen=500)) as server:
+        given = {
+            "show": np.ones(1, np.float32),
+            "click": np.zeros(1, np.float32),
+            "last_period": np.zeros(1, np.int64),
+        }
+        server.assign("ads", keys_of(2), np.ones((1, DIM), np.float32), statistics=given)
+        assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [2]
+
+
+def test_space_has_its_bound_without_a_thread(tmp_path: Path) -> None:
+    """Dead rows count as such where nobody but appends can bury them."""
+    schema = TableSchema.of(ads())
+    row_bytes = schema.row_bytes
+    with SsdStore.open(tmp_path / "store", [schema], compact_in_background=False) as store:
+        for period in range(30):
+            rows = np.zeros((60_000, row_bytes), np.uint8)
+            rows[:, :8].view(np.uint64)[:, 0] = np.arange(60_000) + period * 60_000
+            rows[:, 20:24].view(np.uint32)[:, 0] = period + 1
+            store.append("ads", rows)
+            store.set_period(period + 1)
+        assert store.num_rows("ads") == 0
+        # Four full segments of 8 MiB, where 30 times 60,000 rows take 130 MB.
+        assert store.stats()["files_bytes"] < 5 * 2**23

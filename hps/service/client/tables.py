@@ -65,7 +65,7 @@ class TableVerbs:
         if statistics is not None:
             refuse_uncounted(config, "assign(statistics=)")
             found = as_statistics(statistics, len(array))
-            refuse_impossible_statistics(config, array, found, _C.MAX_PERIOD)
+            refuse_impossible_statistics(config, array, found, _C.MAX_PERIOD, None)
             counted = pack(found)
         row_bytes = 24 + 4 * (config.dim + (0 if floats is None else width))
         drafts = []

@@ -89,6 +89,7 @@ class ServedStore:
         config, described = served_config(place, self._tiers)
         self.server = ParameterServer(config, _tiers=self._tiers)
         try:
+            self._refuse_pending_rules()
             self.history = self._find_history()
             self.owners = ShardMap(self.count).owners()
             self.history.sessions.trim(self.options.max_sessions)
@@ -103,6 +104,15 @@ class ServedStore:
         self.checkpointer = Checkpointer(self._is_checkpoint_due, self._checkpoint_by_itself)
         self.checkpointer.look()
         refuse_in_children(self, str(config.path), ("gate", "checkpointer"))
+
+    def _refuse_pending_rules(self) -> None:
+        """A served store's rules stay: its log does not know others."""
+        if changed := self.server.parts.periods.changed():
+            raise ConfigError(
+                f"{self.server.config.path}: the rules by which rows of {changed} die were changed "
+                "and are not in force; open it once with hps.ParameterServer, call "
+                "advance_period() and leave its `with` block, then serve it"
+            )
 
     def _find_history(self) -> History:
         index, count = self.options.index, self.options.count

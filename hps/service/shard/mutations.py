@@ -85,7 +85,9 @@ class Mutations:
         statistics = beside.statistics
         if statistics is not None:
             refuse_uncounted(config, "assign(statistics=)")
-            refuse_impossible_statistics(config, array, statistics, self._store.server.period)
+            server = self._store.server
+            rules = server.parts.tables.rules.get(table)
+            refuse_impossible_statistics(config, array, statistics, server.period, rules)
         mutation = Mutation(
             Kind.ASSIGN, identity, table, rate, array, floats, numbers, statistics=statistics
         )
