@@ -206,7 +206,9 @@ def _lines(row: JsonView) -> Iterator[str]:
     for name, part in row["state"].items():
         yield from _vector(f"optimizer's {name}", part)
     if "show" in row:
-        yield f"  show: {row['show']:g}, click: {row['click']:g}, last period: {row['last_period']}"
+        death = "" if row["dies_at"] is None else f", dies in period {row['dies_at']}"
+        counts = f"  show: {row['show']:g}, click: {row['click']:g}"
+        yield f"{counts}, last period: {row['last_period']}{death}"
 
 
 def _vector(name: str, values: Sequence[float]) -> Iterator[str]:

@@ -122,6 +122,8 @@ def run_stats(options: argparse.Namespace) -> int:
     for name, table in figures["tables"].items():
         line = f"{name:<20} {table['rows']:>14,} {table['dim']:>5} {table['row_bytes']:>10}"
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
+        if "expiry" in table:
+            print(f"  rows die by {table['expiry']}", file=out)
     if "ranks" in figures:
         rows = ", ".join(f"{of_rank:,}" for of_rank in figures["ranks"]["rows"])
         print(

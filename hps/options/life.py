@@ -41,8 +41,8 @@ class LifeOptions:
         None,
         whole(0, MAX_GAP - 1),
         "rows die once more than N periods have passed without an update; implies --statistics in "
-        "a new model; with --resume other rules hold from the next period on, and if none of the "
-        "five is given, those of the stored model",
+        "a new model; with --resume what is given of these five takes the place of the stored "
+        "model's, from the next period on",
         metavar="N",
     )
     expire_below: float | None = option(
@@ -78,6 +78,11 @@ class LifeOptions:
         given = {name: value for name, value in asked.items() if value is not None}
         if not given:
             return None
+        if self.statistics is False:
+            raise ConfigError(
+                "--no-statistics and --expire-...: rows die by what they have counted; leave one "
+                "of them out"
+            )
         if not {"unseen", "min_score"} & given.keys():
             raise ConfigError(
                 "--expire-decay, --expire-nonclick and --expire-click are numbers of a rule; give "

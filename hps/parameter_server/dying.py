@@ -15,7 +15,7 @@ from hps.parameter_server.server import ParameterServer
 from hps.table.life_rules import native_rules
 
 # Rows are counted from each of these up to the next; the last has no end.
-_AGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+_AGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 21, 30, 45, 60, 90, 180, 365)
 _SCORES = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _PIECE_ROWS = 65536
 

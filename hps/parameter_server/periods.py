@@ -118,8 +118,9 @@ class Periods:
             table = self._tables.configs[name]
             raise ConfigError(
                 f"advance_period: by the new rules of table {name!r}, {table.expiry!r}, all "
-                f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules, "
-                "and advance_period(allow_empty=True) goes on"
+                f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules "
+                "(TableConfig.expiry; --expire-unseen and --expire-below of `hps train`), and "
+                "advance_period(allow_empty=True) of hps.ParameterServer goes on"
             )
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:

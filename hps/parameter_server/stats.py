@@ -94,6 +94,7 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
             "optimizer": stack.layout.optimizer_kind,
             **({"statistics": True} if stack.layout.has_statistics else {}),
             **({"expired_rows": stack.rows_expired} if stack.layout.has_statistics else {}),
+            **({"expiry": str(stack.config.expiry)} if stack.config.expiry else {}),
             **({"dtype": "bfloat16"} if stack.layout.is_narrow else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),

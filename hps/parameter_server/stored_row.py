@@ -25,7 +25,7 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
     Returns:
         `table`, `key`, `is_there`; then, each None where no row is: `embedding` (floats),
         `first_order` (None also where there is none), `state` (the optimizer's: part -> floats);
-        of a table with statistics also `show`, `click` and `last_period`.
+        of a table with statistics also `show`, `click`, `last_period` and `dies_at` (None: never).
 
     Raises:
         ConfigError: there is no such table.
@@ -39,7 +39,7 @@ def row_of(server: ParameterServer, table: str, key: int, *, has_first_order: bo
     server.parts.tables.store.fetch(table, np.array([key], np.uint64), images, found)
     row: Json = {"table": table, "key": key, "is_there": bool(found[0])}
     if not row["is_there"]:
-        counts = Statistics._fields if config.statistics else ()
+        counts = (*Statistics._fields, "dies_at") if config.statistics else ()
         return row | dict.fromkeys(("embedding", "first_order", "state", *counts))
     weights = layout.weights(images)[0].tolist()
     state = state_by_name(layout, layout.state(images)[0])
@@ -56,4 +56,5 @@ def _counted(config: TableConfig, images: Images) -> Json:
     if not config.statistics:
         return {}
     found = config.layout.statistics(images)._asdict()
-    return {name: part[0].item() for name, part in found.items()}
+    counts = {name: part[0].item() for name, part in found.items()}
+    return counts | {"dies_at": int(config.layout.deaths(images)[0]) or None}

@@ -124,7 +124,8 @@ class TrainOptions(
         self._check_decay()
         self._check_accumulator()
         self._check_validation()
-        self.expiry()  # whose numbers may be no rules
+        if not self.resume:  # else the stored rules may complete them
+            self.expiry()
         if self.advance_every == OF_FILE and self.shuffle_files:
             raise ConfigError(
                 "advance_every='file' (--advance-every) begins a period with each file, in the "

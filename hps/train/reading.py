@@ -243,10 +243,10 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         stored["initial_accumulator"] = model.initial_accumulator
     if options.weight_decay is None:
         stored["weight_decay"] = model.weight_decay
-    if options.expiry() is None and model.expiry is not None:
-        rules = model.expiry
-        stored |= {"expire_unseen": rules["unseen"], "expire_below": rules["min_score"]}
-        stored |= {f"expire_{name}": rules[name] for name in ("decay", "nonclick", "click")}
+    for name, number in (model.expiry or {}).items():
+        option = "expire_below" if name == "min_score" else f"expire_{name}"
+        if getattr(options, option) is None:
+            stored[option] = number
     return replace(options, seed=_seed_of(options, model), **stored)
 
 

@@ -49,7 +49,7 @@ def test_a_resumed_run_keeps_the_rules_or_changes_them(days: list[Path], tmp_pat
     train(options_of(days[1:2], store, **again))
     assert rules_of(store) == first
     figures = train(options_of(days[2:3], store, **again, expire_unseen=9))
-    assert rules_of(store) == hps.Expiry(unseen=9).described()
+    assert rules_of(store) == hps.Expiry(unseen=9, min_score=0.2, click=3.0).described()
     assert figures["period"] == 2
 
 
@@ -81,6 +81,7 @@ def test_the_flags_say_the_same(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"statistics": False, "expire_unseen": 3}, "--no-statistics and --expire"),
         ({"expire_decay": 0.5}, "give --expire-unseen, --expire-below or both"),
         ({"expire_unseen": -1}, "expire_unseen"),
         ({"expire_below": 0.0}, "expire_below"),
