@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
         if not counted:
             raise ConfigError(
                 f"{options.store}: rows without statistics do not die, and of the tables {names} "
-                f"none has them; a new store has them with TableConfig(statistics=True) or (expiry=...)"
+                "none has them; a new store has them with TableConfig(statistics=True) or "
+                "(expiry=...)"
             )
         rules = {name: _rules_of(server.tables[name].expiry, options) for name in counted}
         if not any(rules.values()):
