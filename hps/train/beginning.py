@@ -121,9 +121,9 @@ def begin(
             # What is resumed from now on goes on here, not where the run before was.
             checkpoints.take(None, trainer, reader.state_dict())
         _say_resumed(stored, trainer, options, context)
-        for line in changes:
-            context.progress.say(line)
     columns = reader.columns
+    for line in changes:
+        context.progress.say(line)
     _say_columns(columns, reader, context)
     resumed_from = None if stored is None else str(stored)
     validation = Validation(trainer, options, checkpoints, context) if options.validates else None

@@ -16,6 +16,7 @@ from hps import GpuCacheConfig
 from hps.cli.main import main
 from hps.models import ClickModel
 from hps.options.run import AUTO
+from hps.parameter_server.server import ParameterServer
 from hps.reader import Reader
 from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
@@ -108,7 +109,7 @@ def test_more_examples_are_measured_at_a_time_than_trained_on(
     expected: int,
     dram: str,
 ) -> None:
-    """Unless the rows lie elsewhere than in this process's DRAM."""
+    """Unless rows are looked up table by table, as on a device."""
     seen: set[int] = set()
 
     evaluate_model = evaluate.evaluate_model
@@ -125,6 +126,10 @@ def test_more_examples_are_measured_at_a_time_than_trained_on(
     evaluate_store([valid], store)
     assert seen == {expected}
     evaluate_store([valid], store, gpu=GpuCacheConfig(bytes="4MiB", device="cpu"))
+    assert seen == {expected}
+    with monkeypatch.context() as patch:
+        patch.setattr(ParameterServer, "joint", None)
+        evaluate_store([valid], store)
     evaluate_store([valid], store, batch_size=50)
     assert seen == {expected, size, 50}
 

@@ -1,7 +1,7 @@
 """hps train --expire-...: rows die as the rules say, the model keeps them, a resumed run may change
 them.
 
-Above it: pytest. Below it: the days of test_periods.py.
+Above it: pytest. Below it: the days of test_training_periods.py.
 """
 
 import json
@@ -14,7 +14,7 @@ import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
 from hps.train import train
-from tests.train.test_periods import days, options_of
+from tests.train.test_training_periods import days, options_of
 
 __all__ = ["days"]  # a fixture
 
