@@ -122,27 +122,26 @@ def begin(
             checkpoints.take(None, trainer, reader.state_dict())
         _say_resumed(stored, trainer, options, context)
     columns = reader.columns
-    for line in changes:
-        context.progress.say(line)
-    _say_columns(columns, reader, context)
-    resumed_from = None if stored is None else str(stored)
-    validation = Validation(trainer, options, checkpoints, context) if options.validates else None
+    _say_columns(columns, changes, reader, context)
+    measured = Validation(trainer, options, checkpoints, context) if options.validates else None
     return Begun(
         trainer=trainer,
         reader=reader,
         columns=columns,
         watch=DenseWatch(columns, reader.config.transform),
         periods=periods,
-        validation=validation,
-        resumed_from=resumed_from,
+        validation=measured,
+        resumed_from=None if stored is None else str(stored),
         changes=changes,
         base_rate=base_rate,
         new_data=new_data,
     )
 
 
-def _say_columns(columns: Sequence[ColumnUse], reader: "Reader", context: RunContext) -> None:
-    for line in format_columns(columns):
+def _say_columns(
+    columns: Sequence[ColumnUse], changes: Sequence[str], reader: "Reader", context: RunContext
+) -> None:
+    for line in (*changes, *format_columns(columns)):
         context.progress.say(line)
     rate = reader.config.negative_rate
     if rate < 1:
