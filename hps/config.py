@@ -196,46 +196,36 @@ def differences(one: TableConfig, other: TableConfig) -> list[str]:
     ]
 
 
-def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
-    """Refuses tables with statistics where they cannot be kept; before anything is written.
-
-    Raises:
-        ConfigError: names the table, why, and what to do.
-    """
+def _refuse(
+    tables: Iterable[TableConfig], name: str, allowed: object, why: str, place: str
+) -> None:
+    """ConfigError of the first table whose field is not the one that is allowed: names the table,
+    why, and what to do."""
     for table in tables:
-        if table.statistics:
+        if (value := getattr(table, name)) != allowed:
             raise ConfigError(
-                f"table {table.name!r} has statistics=True, but {why}: use hps.ParameterServer "
-                "with rows in DRAM, or statistics=False"
+                f"table {table.name!r} has {name}={value!r}, but {why}: use hps.ParameterServer "
+                f"with {place}, or {name}={allowed!r}"
             )
+
+
+_SEGMENTS = "engine='segments' and rows in DRAM"
+
+
+def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
+    """Raises ConfigError for tables with statistics where they cannot be kept; before anything is
+    written."""
+    _refuse(tables, "statistics", False, why, "rows in DRAM")
 
 
 def refuse_expiry(tables: Iterable[TableConfig], why: str) -> None:
-    """As refuse_statistics, of tables whose rows die.
-
-    Raises:
-        ConfigError: names the table, why, and what to do.
-    """
-    for table in tables:
-        if table.expiry is not None:
-            raise ConfigError(
-                f"table {table.name!r} has expiry={table.expiry!r}, but {why}: use "
-                "hps.ParameterServer with engine='segments' and rows in DRAM, or expiry=None"
-            )
+    """As refuse_statistics, of tables whose rows die."""
+    _refuse(tables, "expiry", None, why, _SEGMENTS)
 
 
 def refuse_narrow(tables: Iterable[TableConfig], why: str) -> None:
-    """Refuses tables of narrow rows where there can be none; before anything is written.
-
-    Raises:
-        ConfigError: names the table, why, and what to do.
-    """
-    for table in tables:
-        if table.is_narrow:
-            raise ConfigError(
-                f"table {table.name!r} has dtype='bfloat16', but {why}: use hps.ParameterServer "
-                "with engine='segments' and rows in DRAM, or dtype='float32'"
-            )
+    """As refuse_statistics, of tables of narrow rows."""
+    _refuse(tables, "dtype", "float32", why, _SEGMENTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import hps
-from hps import _C
-from tests.parity.test_counts import ALL, BATCHES, DIM, FEATURES
+from tests.parity.test_counts import ALL, BATCHES, DIM, FEATURES, skip_without
 
 PERIODS = 6
 EXPIRY = hps.Expiry(unseen=2, min_score=0.9, decay=0.7, nonclick=0.3, click=1.0)
@@ -83,11 +82,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_deaths_do_not_depend_on_how(
     expected: dict[str, Any], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    if changes.get("instruction_set") == "avx2":
-        try:
-            _C.ShardPlan([0], "avx2")
-        except ValueError:
-            pytest.skip("this processor lacks AVX2")
+    skip_without(changes.get("instruction_set"))
     found = run(tmp_path / "store", **{k: v for k, v in changes.items() if k != "evicts"})
     assert (found.pop("evictions") > 0) == changes.get("evicts", False)
     assert found == {name: value for name, value in expected.items() if name != "evictions"}
