@@ -21,36 +21,38 @@ LifeTable* MakeTable(uint32_t unseen, float min_score, float decay, float noncli
   return new LifeTable({std::min(unseen, kMostGap), min_score, decay, nonclick, click});
 }
 
-auto DiesAtOf(const LifeTable& table, FloatVector show, FloatVector click,
-              PeriodVector last_period) {
-  CheckShape(show.size() == click.size() && show.size() == last_period.size(),
-             "show, click and last_period of one length are needed");
-  NewVector<uint32_t> dies_at(show.size());
+// value(rules, i) of each of `count` rows, as a new array.
+template <typename Value, typename ValueAt>
+auto OfEach(const LifeTable& table, size_t count, ValueAt value) {
+  NewVector<Value> values(count);
   const LifeRules rules = table.rules();
   {
     const nb::gil_scoped_release unlocked;
     const DefaultFloatMode mode;
-    for (size_t i = 0; i < show.size(); ++i) {
-      dies_at.data[i] = DiesAt(rules, show.data()[i], click.data()[i], last_period.data()[i]);
-    }
+    for (size_t i = 0; i < count; ++i) values.data[i] = value(rules, i);
   }
-  return dies_at.Give();
+  return values.Give();
+}
+
+void CheckLengths(const FloatVector& show, const FloatVector& click, const PeriodVector& periods) {
+  CheckShape(show.size() == click.size() && show.size() == periods.size(),
+             "show, click and periods of one length are needed");
+}
+
+auto DiesAtOf(const LifeTable& table, FloatVector show, FloatVector click,
+              PeriodVector last_period) {
+  CheckLengths(show, click, last_period);
+  return OfEach<uint32_t>(table, show.size(), [&](const LifeRules& rules, size_t i) {
+    return DiesAt(rules, show.data()[i], click.data()[i], last_period.data()[i]);
+  });
 }
 
 auto ScoresOf(const LifeTable& table, FloatVector show, FloatVector click, PeriodVector gap) {
-  CheckShape(show.size() == click.size() && show.size() == gap.size(),
-             "show, click and gap of one length are needed");
-  NewVector<float> scores(show.size());
-  const LifeRules rules = table.rules();
-  {
-    const nb::gil_scoped_release unlocked;
-    const DefaultFloatMode mode;
-    for (size_t i = 0; i < show.size(); ++i) {
-      const uint32_t known = std::min(gap.data()[i], kMostGap);
-      scores.data[i] = Score(rules, show.data()[i], click.data()[i]) * rules.powers[known];
-    }
-  }
-  return scores.Give();
+  CheckLengths(show, click, gap);
+  return OfEach<float>(table, show.size(), [&](const LifeRules& rules, size_t i) {
+    const float power = rules.powers[std::min(gap.data()[i], kMostGap)];
+    return Score(rules, show.data()[i], click.data()[i]) * power;
+  });
 }
 
 }  // namespace
