@@ -41,6 +41,9 @@ class Server:
     def num_rows(self, table: str) -> int:
         return len(table)
 
+    def stats(self) -> dict[str, Any]:
+        return {"tables": {name: {"expired_rows": len(name)} for name in self.tables}}
+
     def digest(self, table: str) -> str:
         return f"digest of {table}"
 
@@ -123,7 +126,7 @@ def test_a_stopped_run_measures_nothing_more() -> None:
     figures: dict[str, Any] = {"stopped": "SIGTERM"}
     add_end_figures(figures, parts()[0], TRAINER, options, context)
     assert figures.pop("peak_rss_bytes") > 0
-    assert figures == {"stopped": "SIGTERM", "period": 7, "rows": 8}
+    assert figures == {"stopped": "SIGTERM", "period": 7, "expired_rows": 8, "rows": 8}
 
 
 def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +140,10 @@ def test_figures_stay_where_measuring_fails(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NotMeasured):
         add_end_figures(figures, parts()[0], TRAINER, options, context)
     digests = {"ads": "digest of ads", "users": "digest of users"}
-    assert figures == {"stopped": None, "period": 7, "rows": 8, "digests": digests}
+    assert figures == {
+        "stopped": None,
+        "period": 7,
+        "expired_rows": 8,
+        "rows": 8,
+        "digests": digests,
+    }

@@ -121,14 +121,11 @@ class RowHandlers:
         incoming = _PUSH.split(data)
         head = incoming.head
         table, identity, keys = self._change(call, incoming, 14, head.dim)
-        grads = incoming.array(15, np.uint8, "grads")
+        step = PushStep(head.lr if head.HasField("lr") else None, _occurrences(incoming))
+        sent = incoming.array(15, np.uint8, "grads")
+        grads = decode(sent, len(keys), table.dim, _wire(head.wire))
         applied = self._shard.push(
-            identity,
-            table.name,
-            keys,
-            decode(grads, len(keys), table.dim, _wire(head.wire)),
-            PushStep(head.lr if head.HasField("lr") else None, _occurrences(incoming)),
-            _terms(call, head.ack),
+            identity, table.name, keys, grads, step, _terms(call, head.ack)
         )
         return pb.PushReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, sequence=identity.sequence
