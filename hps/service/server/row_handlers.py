@@ -124,9 +124,7 @@ class RowHandlers:
         step = PushStep(head.lr if head.HasField("lr") else None, _occurrences(incoming))
         sent = incoming.array(15, np.uint8, "grads")
         grads = decode(sent, len(keys), table.dim, _wire(head.wire))
-        applied = self._shard.push(
-            identity, table.name, keys, grads, step, _terms(call, head.ack)
-        )
+        applied = self._shard.push(identity, table.name, keys, grads, step, _terms(call, head.ack))
         return pb.PushReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, sequence=identity.sequence
         ).SerializeToString()
