@@ -20,6 +20,7 @@ from hps.errors import (
 if TYPE_CHECKING:
     from hps.cluster.config import ClusterConfig
     from hps.cluster.parameter_server import ClusterParameterServer
+    from hps.common.admission import Admission
     from hps.common.expiry import Expiry
     from hps.common.initializers import Constant, Normal, Uniform
     from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
@@ -44,6 +45,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "Admission",
     "Batch",
     "CapacityError",
     "ClusterConfig",
@@ -99,6 +101,7 @@ _LAZY = {
     "open": "hps.parameter_server.open_server",
     "ClusterGradScaler": "hps.nn.grad_scaler",
     "ClusterParameterServer": "hps.cluster.parameter_server",
+    "Admission": "hps.common.admission",
     "Expiry": "hps.common.expiry",
     "Features": "hps.features.features",
     "Model": "hps.train.model",

@@ -13,6 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from hps.common.admission import Admission
 from hps.common.expiry import Expiry
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
@@ -98,6 +99,8 @@ class TableConfig:
             Fixed once the store exists.
         expiry: when rows die; None: they live for ever. It implies statistics, and may change while
             the store exists, from the next period on.
+        admission: which new keys come by a row; None: each at its first update. count= implies
+            statistics, and stays once the store exists, with any number.
         dtype: of the weights in every tier, "float32" or "bfloat16" (narrow rows, about half the
             bytes); state and arithmetic are float32; see docs/narrow_rows.md. Fixed once the store
             exists.
@@ -120,6 +123,7 @@ class TableConfig:
     share: float = 1.0
     statistics: bool = False
     expiry: Expiry | None = None
+    admission: Admission | None = None
     dtype: str = "float32"
     rounding: str = "stochastic"
 
@@ -157,6 +161,13 @@ class TableConfig:
             if not isinstance(self.expiry, Expiry):
                 raise ConfigError(f"{where}: expiry={self.expiry!r} must be an hps.Expiry or None")
             object.__setattr__(self, "statistics", True)
+        if self.admission is not None:
+            if not isinstance(self.admission, Admission):
+                raise ConfigError(
+                    f"{where}: admission={self.admission!r} must be an hps.Admission or None"
+                )
+            if self.admission.count is not None:
+                object.__setattr__(self, "statistics", True)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:
@@ -221,6 +232,11 @@ def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
 def refuse_expiry(tables: Iterable[TableConfig], why: str) -> None:
     """As refuse_statistics, of tables whose rows die."""
     _refuse(tables, "expiry", None, why, _SEGMENTS)
+
+
+def refuse_admission(tables: Iterable[TableConfig], why: str) -> None:
+    """As refuse_statistics, of tables that do not admit every key."""
+    _refuse(tables, "admission", None, why, _SEGMENTS)
 
 
 def refuse_narrow(tables: Iterable[TableConfig], why: str) -> None:
@@ -386,6 +402,7 @@ class Config:
                 )
 
     def _check_rows(self) -> None:
+        self._check_admission()
         gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
         if gpu:
             refuse_expiry(self.tables, f"rows in a gpu_cache on {gpu} do not die yet")
@@ -393,7 +410,31 @@ class Config:
             refuse_narrow(self.tables, f"a gpu_cache on {gpu} has no narrow rows yet")
         if self.ssd.engine == "rocksdb":
             refuse_expiry(self.tables, "rows that engine='rocksdb' keeps do not die yet")
+            refuse_admission(self.tables, "engine='rocksdb' keeps no keys that wait yet")
             refuse_narrow(self.tables, "engine='rocksdb' does not store narrow rows yet")
+
+    def _check_admission(self) -> None:
+        if self.gpu is not None:
+            refuse_admission(self.tables, "a gpu_cache admits every key so far")
+        tables = {table.name: table for table in self.tables}
+        for table in self.tables:
+            by = None if table.admission is None else table.admission.by
+            if by is None:
+                continue
+            where = f"table {table.name!r}: Admission(by={by!r})"
+            if by not in tables or by == table.name:
+                others = sorted(set(tables) - {table.name})
+                raise ConfigError(f"{where} must name another table, one of {others}")
+            if not tables[by].statistics:
+                raise ConfigError(
+                    f"{where}: rows of table {by!r} have no score; give it statistics=True or "
+                    "expiry="
+                )
+            other = tables[by].admission
+            if other is not None and other.by is not None:
+                raise ConfigError(
+                    f"{where}: table {by!r} is admitted by another one itself; name that one"
+                )
 
     def shares(self, budget: int) -> dict[str, int]:
         """Each table's part of a tier's bytes, by the tables' shares; never above it in sum."""

@@ -20,6 +20,8 @@ inline constexpr int kNumSubparts = 64;
 
 class KeyShares {
  public:
+  static constexpr int64_t kKeyPadding = 64;  // look-ups read whole groups of keys
+
   KeyShares() = default;
   KeyShares(const KeyShares&) = delete;
   KeyShares& operator=(const KeyShares&) = delete;
@@ -69,8 +71,6 @@ class KeyShares {
   const uint64_t* keys() const { return keys_.data(); }
 
  private:
-  static constexpr int64_t kKeyPadding = 64;  // look-ups read whole groups of keys
-
   struct Memory {
     Array<uint32_t> id_table, ids, scan_positions, joint_ids, counts, clicks, hot_ids, youngest,
         older;

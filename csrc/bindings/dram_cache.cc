@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "bindings/bind.h"
@@ -108,6 +109,39 @@ void BindPlan(nb::module_& module) {
           "keys"_a.noconvert());
 }
 
+// Which new keys come by a row; the verbs of hps/contracts/row_cache.py, AdmittingCache.
+void BindAdmission(nb::class_<DramCache>* cls) {
+  cls->def(
+         "list_fresh",
+         [](DramCache& cache, BatchPlan& plan, DramCache* beside) {
+           const nb::gil_scoped_release unlocked;
+           return cache.ListFresh(&plan, beside);
+         },
+         "plan"_a, "beside"_a.none())
+      .def(
+          "fresh_keys",
+          [](const DramCache&, BatchPlan& plan) {
+            NewVector<uint64_t> keys(static_cast<size_t>(plan.num_listed()));
+            uint64_t* end = keys.data.get();
+            plan.ForWorkersInTurn([&](WorkerBatch* worker) {
+              end = std::copy_n(worker->fresh_keys, worker->num_listed, end);
+            });
+            return keys.Give();
+          },
+          "plan"_a)
+      .def("admit_counted", &DramCache::AdmitCounted, "plan"_a, "records"_a, "least"_a, Unlocked())
+      .def(
+          "admit_scored",
+          [](DramCache& cache, BatchPlan& plan, const DramCache& scores, float least,
+             const LifeTable& others) {
+            const nb::gil_scoped_release unlocked;
+            cache.AdmitScored(&plan, scores, least, others.rules());
+          },
+          "plan"_a, "scores"_a, "least"_a, "others"_a)
+      .def("admit_drawn", &DramCache::AdmitDrawn, "plan"_a, "number"_a, "probability"_a,
+           Unlocked());
+}
+
 nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics, bool narrow) {
   const RowLayout layout{ParseOptimizer(kind), dim, statistics, narrow};
   nb::dict fields;
@@ -165,6 +199,7 @@ void BindDramCache(nb::module_& module) {
           "initializer_numbers"_a, "stream"_a, "statistics"_a = false, "narrow"_a = false,
           "rounding"_a = "nearest", nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
+  BindAdmission(&cls);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)

@@ -33,10 +33,16 @@ struct WorkerBatch : KeyShare {
   int64_t num_reserved;
   int64_t window_begin;  // ids of the current window; positions for pull_each
   int64_t window_end;
-  int64_t result;       // what the worker's last loop returned
-  int64_t num_dirtied;  // rows that its last Apply made dirty
-  bool is_wild;         // a row that its last Apply made is not tame (optimizer/trial.h)
-  int64_t num_spared;   // wanted rows in whose place others gave way in its last reserve
+  int64_t result;        // what the worker's last loop returned
+  int64_t num_dirtied;   // rows that its last Apply made dirty
+  bool is_wild;          // a row that its last Apply made is not tame (optimizer/trial.h)
+  int64_t num_spared;    // wanted rows in whose place others gave way in its last reserve
+  uint32_t* fresh;       // [num_listed] ids of the window's fresh rows, once listed
+  uint64_t* fresh_keys;  // [num_listed] their keys
+  int64_t* beside;       // [num_listed] slots of these keys in another table
+  uint8_t* withheld;     // [num_unique] 1: Apply leaves the row, which is fresh, as it is; null: it
+                         // leaves none
+  int64_t num_listed;
 };
 
 // What every loop of a cache shares.

@@ -135,6 +135,7 @@ void BatchPlan::Prepare(int worker) {
   batch.missing = mine.missing.Reserve(num_occurrences());
   batch.num_missing = 0;
   batch.num_reserved = 0;
+  batch.withheld = nullptr;
 }
 
 void BatchPlan::PrepareValues(int worker, int64_t count, int32_t dim) {
@@ -188,6 +189,26 @@ void BatchPlan::PrepareValues(int32_t dim) {
 void BatchPlan::PrepareSums(int32_t dim) {
   PrepareValues(dim);
   for (int i = 0; i < num_workers_; ++i) shares_.PrepareSums(i, dim, &workers_[i].batch);
+}
+
+void BatchPlan::PrepareFresh() {
+  for (int i = 0; i < num_workers_; ++i) {
+    Worker& worker = workers_[i];
+    WorkerBatch& batch = worker.batch;
+    const int64_t size = batch.window_end - batch.window_begin;
+    batch.num_listed = 0;
+    batch.fresh = worker.fresh.Reserve(size);
+    batch.fresh_keys = worker.fresh_keys.Reserve(size + KeyShares::kKeyPadding);
+    batch.beside = worker.beside.Reserve(size);
+    batch.withheld = worker.withheld.Reserve(batch.num_unique);
+    std::memset(batch.withheld, 0, static_cast<size_t>(batch.num_unique));
+  }
+}
+
+int64_t BatchPlan::num_listed() const {
+  int64_t count = 0;
+  for (int i = 0; i < num_workers_; ++i) count += workers_[i].batch.num_listed;
+  return count;
 }
 
 void BatchPlan::CountClicks(const uint8_t* labels, ThreadPool* pool) {

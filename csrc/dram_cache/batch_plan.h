@@ -157,6 +157,14 @@ class BatchPlan {
                       ThreadPool* pool) {
     return pooling_.Spread(bags, gradients, dim, is_alone_ ? nullptr : pool);
   }
+  // Makes room to list the window's fresh rows, to look their keys up in another table, and to
+  // withhold some; none is withheld.
+  void PrepareFresh();
+  int64_t num_listed() const;
+  // Nothing is withheld any more.
+  void ReleaseWithheld() {
+    ForWorkersInTurn([](WorkerBatch* worker) { worker->withheld = nullptr; });
+  }
   // Groups occurrences by key, once a batch, for those who need it.
   void SortPositions(const BatchLoops& loops, ThreadPool* pool);
 
@@ -185,7 +193,10 @@ class BatchPlan {
     WorkerBatch batch = {};
     Array<uint32_t> starts, positions, missing, order;
     Array<int64_t> slots;
-    Array<uint8_t> second_round;
+    Array<uint8_t> second_round, withheld;
+    Array<uint32_t> fresh;
+    Array<uint64_t> fresh_keys;
+    Array<int64_t> beside;
     Array<Reservation> reservations;
     Array<float> values;
   };

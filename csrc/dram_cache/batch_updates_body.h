@@ -78,11 +78,15 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
   int64_t num_clean = 0;
   bool is_wild = false;
   for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
-    if (id + kRowsAhead < worker.window_end) {
+    const auto is_withheld = [&](int64_t other) {
+      return worker.withheld != nullptr && worker.withheld[other] != 0;
+    };
+    if (id + kRowsAhead < worker.window_end && !is_withheld(id + kRowsAhead)) {
       const int64_t slot = worker.slots[id + kRowsAhead];
       PrefetchRow<true>(RowAt(table, slot), row_bytes);
       __builtin_prefetch(table.marks + slot, 1);
     }
+    if (is_withheld(id)) continue;
     const int64_t slot = worker.slots[id];
     float* const row = FloatsAt(table, slot);
     uint8_t& flags = table.marks[slot].flags;

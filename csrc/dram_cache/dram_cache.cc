@@ -525,6 +525,7 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
   plan->ForWorkers(pool_,
                    [&](WorkerBatch* worker) { worker->result = loops_->apply(view_, worker, lr); });
   MarkUpdated(plan);
+  plan->ReleaseWithheld();
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     if (worker->is_wild) Watch();
   });

@@ -121,6 +121,21 @@ class DramCache {
   // Drops the rows that are dead in the period; there are no pins, and none of these rows is dirty.
   // Returns how many.
   int64_t DropDead(uint32_t period);
+  // Admission: which of the window's fresh rows the next Apply of the plan, whose sums are there,
+  // is to make stored ones; it leaves the others as they are.
+  //
+  // Lists the window's fresh rows, and looks their keys up in another table, if one is given;
+  // returns how many it lacks.
+  int64_t ListFresh(BatchPlan* plan, DramCache* beside);
+  // Counts the update of each listed key in its record, a row of `records` with statistics, which
+  // lies where ListFresh has found it. A key that has been shown `least` times is admitted: its
+  // record is emptied, and its row begins with the counts of before.
+  void AdmitCounted(BatchPlan* plan, DramCache* records, float least);
+  // Admits the listed keys whose rows of `scores`, where ListFresh has found them, have at least
+  // that score, decayed to the period, by the rules of that table, or else by others.
+  void AdmitScored(BatchPlan* plan, const DramCache& scores, float least, const LifeRules& others);
+  // Admits each listed key with a probability, by a draw on (initializer's stream, key, number).
+  void AdmitDrawn(BatchPlan* plan, uint64_t number, double probability);
   // Sets the window's rows from rows [count, dim] (a key's last occurrence); state [count,
   // state_floats] or null to start it anew; statistics [count], or null: they stay, but for the
   // last period.

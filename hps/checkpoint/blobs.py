@@ -14,6 +14,7 @@ from typing import Any
 
 from hps import _C
 from hps.checkpoint.names import find_listed
+from hps.common.admission import Admission
 from hps.common.expiry import Expiry
 from hps.common.initializers import INITIALIZERS, Initializer
 from hps.common.json_text import Json, JsonView, check_depth, parse_json
@@ -21,6 +22,7 @@ from hps.common.optimizers import OPTIMIZERS
 from hps.config import TableConfig
 from hps.errors import ConfigError, CorruptionError
 from hps.table.schema import TableSchema
+from hps.table.waiting import is_records
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
 PERIOD = "period.json"
@@ -110,22 +112,27 @@ def encode_tables(
 
 
 def encode_period(
-    period: int, rules: Mapping[str, Expiry], unsettled: Collection[str] = ()
+    period: int,
+    rules: Mapping[str, Expiry],
+    unsettled: Collection[str] = (),
+    num_updates: Mapping[str, int] | None = None,
 ) -> dict[str, bytes]:
-    """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, and
-    the tables whose rows have those rules in part alone; none of period 0 without rules, at which
-    stores begin.
+    """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, the
+    tables whose rows have those rules in part alone, and of tables that draw which keys they admit
+    the number of updates; none of period 0 without the others, at which stores begin.
 
     >>> encode_period(0, {}), decode_period(encode_period(7, {}))
     ({}, 7)
     """
-    if not period and not rules and not unsettled:
+    if not period and not rules and not unsettled and not num_updates:
         return {}
     value: Json = {"period": period}
     if rules:
         value["rules"] = {name: expiry.described() for name, expiry in rules.items()}
     if unsettled:
         value["unsettled"] = sorted(unsettled)
+    if num_updates:
+        value["updates"] = dict(num_updates)
     return {PERIOD: encode_json(value, "period")}
 
 
@@ -167,6 +174,19 @@ def decode_unsettled(extras: Mapping[str, bytes]) -> frozenset[str]:
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise CorruptionError(f"the checkpoint's {PERIOD} holds no list of tables: {found!r}")
     return frozenset(found)
+
+
+def decode_num_updates(extras: Mapping[str, bytes]) -> dict[str, int]:
+    """The numbers of updates that encode_period was given, by table.
+
+    Raises:
+        CorruptionError: they cannot be read.
+    """
+    decode_period(extras)
+    found = (decode_json(extras, PERIOD) or {}).get("updates", {})
+    if not isinstance(found, dict) or not all(type(one) is int for one in found.values()):
+        raise CorruptionError(f"the checkpoint's {PERIOD} holds no numbers of updates: {found!r}")
+    return found
 
 
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
@@ -257,6 +277,8 @@ def table_to_json(table: TableConfig) -> Json:
         described["statistics"] = True
     if table.expiry is not None:
         described["expiry"] = table.expiry.described()
+    if table.admission is not None:
+        described["admission"] = table.admission.described()
     if table.is_narrow:
         described |= {"dtype": table.dtype, "rounding": table.rounding}
     return described
@@ -275,13 +297,14 @@ def table_from_json(value: JsonView) -> TableConfig:
     """
     try:
         optimizer, initializer = dict(value["optimizer"]), dict(value["initializer"])
-        expiry = value.get("expiry")
+        expiry, admission = value.get("expiry"), value.get("admission")
         return TableConfig(
             **{
                 **value,
                 "optimizer": OPTIMIZERS[optimizer.pop("kind")](**optimizer),
                 "initializer": INITIALIZERS[initializer.pop("kind")](**initializer),
                 "expiry": None if expiry is None else Expiry(**expiry),
+                "admission": None if admission is None else Admission(**admission),
             }
         )
     except ConfigError:
@@ -309,6 +332,8 @@ def tables_from_store(
     described = {table.name: table for table in [*described_tables(extras), *others]}
     tables = []
     for schema in schemas:
+        if is_records(schema.name):
+            continue
         if schema.name in described:
             tables.append(described[schema.name])
             continue

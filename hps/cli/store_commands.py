@@ -124,6 +124,10 @@ def run_stats(options: argparse.Namespace) -> int:
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
         if "expiry" in table:
             print(f"  rows die by {table['expiry']}", file=out)
+        if "admission" in table:
+            waiting = table.get("waiting", {}).get("rows")
+            records = "" if waiting is None else f", with {waiting:,} records of those that wait"
+            print(f"  keys come by rows by {table['admission']}{records}", file=out)
     if "ranks" in figures:
         rows = ", ".join(f"{of_rank:,}" for of_rank in figures["ranks"]["rows"])
         print(

@@ -314,3 +314,34 @@ class CountingCache(Protocol[Plan_contra]):
     def drop_dead(self, period: int) -> int:
         """Drops the rows that are dead in the period; how many. No row is pinned, and no such row
         is dirty."""
+
+
+@runtime_checkable
+class AdmittingCache(Protocol[Plan_contra]):
+    """A cache whose `apply` may leave fresh rows as they are: a native dram_cache."""
+
+    def list_fresh(self, plan: Plan_contra, beside: AnyRowCache | None) -> int:
+        """Lists the window's fresh rows, all of whose rows are in place, and looks their keys up in
+        another cache of the kind, if one is given; returns how many it lacks."""
+
+    def fresh_keys(self, plan: Plan_contra) -> Keys:
+        """The keys that are listed, uint64 [K]."""
+
+    def admit_counted(self, plan: Plan_contra, records: AnyRowCache, least: float) -> None:
+        """Counts what the plan's sums say of each listed key in its record, and has the plan's
+        next `apply` leave alone the rows of those that occurred fewer than `least` times. Of the
+        others the record is emptied, and the row begins with what was counted before.
+
+        Args:
+            records: the cache in which they were looked up, of rows with statistics; none was
+                missing, and none has moved since.
+        """
+
+    def admit_scored(
+        self, plan: Plan_contra, scores: AnyRowCache, least: float, others: _C.LifeRules
+    ) -> None:
+        """The same by the decayed scores of the rows there, 0 of those that are fresh; `others` are
+        the rules of a table that has none."""
+
+    def admit_drawn(self, plan: Plan_contra, number: int, probability: float) -> None:
+        """The same by a draw on the table's stream, the key and a number."""

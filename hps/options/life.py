@@ -6,6 +6,7 @@ Above it: groups.py. Below it: declare.py.
 from dataclasses import dataclass
 from typing import Any
 
+from hps.common.admission import MAX_COUNT, Admission
 from hps.common.expiry import MAX_GAP, Expiry
 from hps.errors import ConfigError
 from hps.options.declare import named, option, switch
@@ -61,6 +62,39 @@ class LifeOptions:
         None, number(0), "what a show without a click is worth; if not given, 0.1"
     )
     expire_click: float | None = option(None, number(0), "what a click is worth; if not given, 1")
+
+    admit_count: int | None = option(
+        None,
+        whole(1, MAX_COUNT),
+        "a key comes by a row once it was seen in N examples' values; until then it reads as a new "
+        "one, and learns nothing; implies --statistics in a new model; with --resume in the place "
+        "of the stored model's",
+        metavar="N",
+    )
+    admit_probability: float | None = option(
+        None,
+        number(most=1, above=0),
+        "an update gives a key that has no row one with probability P, above 0, at most 1; with "
+        "--resume in the place of the stored model's",
+        metavar="P",
+    )
+
+    def admission(self) -> Admission | None:
+        """The rule that is given; None where each key comes by a row at once.
+
+        Raises:
+            ConfigError: both rules.
+        """
+        if self.admit_count is None and self.admit_probability is None:
+            return None
+        if self.admit_count is not None and self.admit_probability is not None:
+            raise ConfigError("--admit-count and --admit-probability are two rules; give one")
+        if self.statistics is False and self.admit_count is not None:
+            raise ConfigError(
+                "--no-statistics and --admit-count: a row begins with what its key has counted; "
+                "leave one of them out"
+            )
+        return Admission(count=self.admit_count, probability=self.admit_probability)
 
     def expiry(self) -> Expiry | None:
         """The rules that are given; None where rows live for ever, or as the stored model has it.

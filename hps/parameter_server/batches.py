@@ -119,6 +119,11 @@ class Batches:
                 work = [one for one in work if one[1].num_occurrences]
                 for stack in tables.stacks.values():
                     stack.raise_failed(wait=False)
+                for stack, rows, *_ in work:
+                    if stack.gate is not None:
+                        with tables.lock:
+                            plan = rows.held_plan()
+                        stack.gate.require(plan)
                 with tables.lock:  # one moment for those who read meanwhile
 
                     def check() -> None:
@@ -132,7 +137,10 @@ class Batches:
                     seconds = _C.call_all([*calls, *([applied] if applied else [])])
                     for (stack, *_), spent in zip(work, seconds, strict=False):
                         stack.counters.seconds += spent
+                    for stack, *_ in work:
+                        tables.count_update(stack.name)
             finally:
+                tables.release_gates()
                 for rows in held:
                     rows.release()
 

@@ -20,9 +20,7 @@ from hps.checkpoint.blobs import (
     decode_json,
     decode_period,
     decode_rules,
-    decode_unsettled,
     encode_dense,
-    encode_period,
     encode_tables,
     id_of,
     table_to_json,
@@ -67,7 +65,7 @@ class Checkpoints:
 
     def _find_other_tables(self) -> OtherTables:
         """Of the current checkpoint; the extras are read only if the store has more tables."""
-        known = self._tables.configs
+        known = self._tables.stored
         has_more = not self._tables.is_read_only and set(self._tables.store.schemas) - set(known)
         if not has_more:
             return OtherTables([], {})
@@ -133,7 +131,7 @@ class Checkpoints:
                 **dense,
                 **mark.blobs(),
                 **described,
-                **encode_period(tables.period, tables.rules, tables.unsettled),
+                **tables.encode_life(),
             }
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
@@ -251,7 +249,6 @@ class Checkpoints:
         assert_held(tables.lock)
         rates = decode_json(extras, RATES) or {}
         period, rules = decode_period(extras), decode_rules(extras)
-        unsettled = decode_unsettled(extras)
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
         other_tables = OtherTables.of(extras, tables.configs).with_more(before)
@@ -270,9 +267,9 @@ class Checkpoints:
             tables.learning_rates.update(known)
             tables.is_changed = False
             tables.dense_mark = mark
-            named_tables = tables.configs.values()
+            named_tables = tables.stored.values()
             tables.set_life(period, first_rules(named_tables, tables.store, rules))
-            tables.unsettled = unsettled
+            tables.follow_life(extras)
             if history is not None:
                 history.follow_restore(extras)
 

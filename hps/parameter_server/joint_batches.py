@@ -69,14 +69,21 @@ class JointBatches:
                 while True:
                     with tables.lock:  # one moment for those who read meanwhile
                         absent = rows.find()
-                        if not absent:
+                        lacking = [] if absent else rows.gates_that_lack()
+                        if not absent and not lacking:
                             rows.sum(update.places, update.grads, rates, update.clicks)
-                            calls = [rows.applying(rates), *([applied] if applied else [])]
-                            _C.call_all(calls)
+                            gates = rows.deciding()
+                            last = [applied] if applied else []
+                            _C.call_all([*gates, rows.applying(rates), *last])
+                            for name in rows.updated():
+                                tables.count_update(name)
                             return
-                    for table in absent:
+                    for table in absent or (lacking if not were_pinned else ()):
                         self._pin_now(rows, table)
+                    for table in lacking:  # whose rows stay in place until they are updated
+                        rows.prepare_gate(table)
             finally:
+                tables.release_gates()
                 if not were_pinned:
                     rows.release()
 

@@ -88,6 +88,7 @@ class LoggedMutations:
                 if mutation.kind == Kind.PUSH:
                     counted = _occurrences_of(stack, mutation)
                     stack.push_logged(mutation.keys, mutation.floats, log, counted)
+                    tables.count_update(mutation.table)
                     return None
                 with self._batches.pin(mutation.table, mutation.keys):
                     log()  # all that follows finds its rows in their slots
@@ -106,6 +107,7 @@ class LoggedMutations:
             return rows
         if len(keys) and mutation.kind == Kind.PUSH:
             stack.push(keys, mutation.floats, None, _occurrences_of(stack, mutation))
+            self._tables.count_update(mutation.table)
             stack.raise_failed(wait=True)
         elif len(keys):
             stack.assign(keys, mutation.floats, mutation.state, mutation.statistics)

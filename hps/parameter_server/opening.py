@@ -23,6 +23,7 @@ from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema, open_store
 from hps.ssd_store.cluster.catalog import refuse_cluster
+from hps.table.waiting import refuse_forgotten, with_records
 from hps.update_log import History, OpenLog, open_update_log, replay
 from hps.update_log.served_tables import tables_now
 
@@ -61,7 +62,9 @@ class ServerParts:
 
 def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
     """Opens the store and brings it to where it was left; errors as ParameterServer."""
-    config = replace(config, path=Path(config.path).absolute())  # os.chdir changes nothing
+    # os.chdir changes nothing.
+    path, given = Path(config.path).absolute(), config.tables
+    config = replace(config, path=path, tables=with_records(given))
     if view is None:
         refuse_cluster(config.path)
     caches = make_dram_caches(config, tiers.make_cache)
@@ -82,6 +85,7 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         threads=config.num_threads(),
     )
     try:
+        refuse_forgotten(given, store.schemas, config.path)
         # Right behind the opening: a restore that was cut short is brought to its end.
         history = None if view is not None else History.find(store)
         tables = Tables(config, store, caches, gpu_caches, device, view is not None)

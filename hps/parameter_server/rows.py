@@ -128,6 +128,7 @@ class RowVerbs:
             if len(array):
                 counted = (clicks, occurrences) if stack.layout.has_statistics else (None, None)
                 stack.push(array, floats, *counted)
+                tables.count_update(table)
                 stack.raise_failed(wait=True)
 
     def assign(
@@ -198,12 +199,12 @@ class RowVerbs:
     def digest(self, table: str) -> str:
         """As ParameterServer.digest."""
         with self._tables.updates:
-            return digest(self._tables.stack(table))
+            return digest(*self._tables.digested(table))
 
     def digest_parts(self, table: str) -> Iterator[tuple[int, int]]:
         """As ParameterServer.digest_parts."""
         with self._tables.lock:
-            return digest_parts(self._tables.stack(table))
+            return digest_parts(*self._tables.digested(table))
 
     def stats(self) -> Json:
         """As ParameterServer.stats."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.table.waiting import is_records, table_of
 
 if TYPE_CHECKING:
     from hps.dram_cache.tier import DramTier
@@ -77,7 +78,8 @@ class TableTiers:
 def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, int]) -> Json:
     """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
 
-    With a gpu_cache it comes first, under its name.
+    With a gpu_cache it comes first, under its name. Records of keys that wait for a row are told of
+    as "waiting" of their table; the sums count them.
 
     Args:
         store: what the store says of itself.
@@ -95,6 +97,7 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
             **({"statistics": True} if stack.layout.has_statistics else {}),
             **({"expired_rows": stack.rows_expired} if stack.layout.has_statistics else {}),
             **({"expiry": str(stack.config.expiry)} if stack.config.expiry else {}),
+            **({"admission": str(stack.config.admission)} if stack.config.admission else {}),
             **({"dtype": "bfloat16"} if stack.layout.is_narrow else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),
@@ -104,6 +107,9 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
         for name, budget in budgets.items()
     }
     ssd = _add_up(part["ssd_store"] for part in parts.values())
+    for name in [name for name in parts if is_records(name)]:
+        records = parts.pop(name)
+        parts[table_of(name)]["waiting"] = records
     whole = {name: value for name, value in store.items() if name != "tables"}
     return {
         **caches,

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hps import _C
-from hps.checkpoint.blobs import PERIOD, decode_period, decode_rules, decode_unsettled
+from hps.checkpoint.blobs import (
+    PERIOD,
+    decode_num_updates,
+    decode_period,
+    decode_rules,
+    decode_unsettled,
+    encode_period,
+)
 from hps.checkpoint.dense_mark import TRAINING, DenseMark
 from hps.common.expiry import Expiry
 from hps.common.locks import assert_held, new_lock
@@ -21,6 +28,8 @@ from hps.parameter_server.life import changed_rules, first_rules
 from hps.parameter_server.stats import TableTiers
 from hps.ssd_store.table_view import StoreTable
 from hps.table.life_rules import native_rules
+from hps.table.waiting import WaitingTable, records_of
+from hps.tiers.admission import Admitting
 from hps.tiers.top_tier import TableStack
 
 
@@ -46,9 +55,15 @@ class Tables:
         is_read_only: bool,
     ) -> None:
         self.config = config
-        self.configs: dict[str, TableConfig] = {table.name: table for table in config.tables}
+        # All that have rows, and of these the tables as their users know them.
+        self.stored: dict[str, TableConfig] = {table.name: table for table in config.tables}
+        self.configs = {
+            name: table
+            for name, table in self.stored.items()
+            if not isinstance(table, WaitingTable)
+        }
         # Changed by users at any time, and within the updates.
-        self.learning_rates = {name: table.optimizer.lr for name, table in self.configs.items()}
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.stored.items()}
         self.store = store
         self.device = device
         self.is_read_only = is_read_only
@@ -66,14 +81,37 @@ class Tables:
         self.rules = first_rules(config.tables, store, decode_rules(extras))
         # Tables of which a change of the rules was begun and not ended; set within the updates.
         self.unsettled = decode_unsettled(extras)
+        # Of each table that draws which keys it admits. Guarded by the updates.
+        self.num_updates = self._counted_updates(extras)
         self.is_open = False  # set with both locks
         self.tiers = {
             name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
-            for name, table in self.configs.items()
+            for name, table in self.stored.items()
         }
         self.stacks = {name: tiers.stack for name, tiers in self.tiers.items()}
+        for name, table in self.configs.items():
+            self.stacks[name].gate = self._gate_of(table)
         with self.lock:
             self.set_life(self.period, self.rules)
+
+    def _gate_of(self, table: TableConfig) -> Admitting | None:
+        rule = table.admission
+        if rule is None:
+            return None
+        beside = None if rule.probability is not None else rule.by or records_of(table.name)
+        return Admitting(
+            self.stacks[table.name],
+            rule,
+            None if beside is None else self.stacks[beside],
+            native_rules(Expiry(min_score=1.0, decay=1.0)),
+            lambda: self.num_updates[table.name],
+        )
+
+    def release_gates(self) -> None:
+        """Lets go of what gates have prepared for an update."""
+        for stack in self.stacks.values():
+            if stack.gate is not None:
+                stack.gate.release()
 
     def _stack_up(
         self,
@@ -102,11 +140,15 @@ class Tables:
         Raises:
             ConfigError: there is no such table. StoreError: the server is closed.
         """
-        stack = self.stacks.get(table)
-        if stack is None or not self.is_open:
+        if table not in self.configs or not self.is_open:
             self.check_open()
-            raise no_such_table(table, "the store has", self.stacks)
-        return stack
+            raise no_such_table(table, "the store has", self.configs)
+        return self.stacks[table]
+
+    def digested(self, table: str) -> list[TableStack]:
+        """What the digest of a table covers: its rows, and the records of keys that wait."""
+        stack, records = self.stack(table), self.stacks.get(records_of(table))
+        return [stack] if records is None else [stack, records]
 
     def set_life(self, period: int, rules: Mapping[str, Expiry]) -> None:
         """The store is at that period, and rows die by these rules, from now on. No cached row may
@@ -116,14 +158,35 @@ class Tables:
         for name, tiers in self.tiers.items():
             expiry = rules.get(name)
             native = None if expiry is None else native_rules(expiry)
-            for tier in tiers.caches.values() if self.configs[name].statistics else ():
+            for tier in tiers.caches.values() if self.stored[name].statistics else ():
                 assert isinstance(tier.cache, CountingCache), "a cache that does not count"
                 tier.cache.set_period(period)
                 tier.cache.set_rules(native)
 
+    def encode_life(self) -> dict[str, bytes]:
+        """What a checkpoint says of the period, the rules and the numbers of updates. Within the
+        updates."""
+        return encode_period(self.period, self.rules, self.unsettled, self.num_updates)
+
+    def follow_life(self, extras: Mapping[str, bytes]) -> None:
+        """Unsettled tables and numbers of updates are a checkpoint's. Within the updates."""
+        self.unsettled = decode_unsettled(extras)
+        self.num_updates = self._counted_updates(extras)
+
+    def _counted_updates(self, extras: Mapping[str, bytes]) -> dict[str, int]:
+        rules = {name: table.admission for name, table in self.configs.items()}
+        draws = [name for name, rule in rules.items() if rule is not None and rule.probability]
+        stored = decode_num_updates(extras)
+        return {name: stored.get(name, 0) for name in draws}
+
+    def count_update(self, table: str) -> None:
+        """An update of a table was applied. Within the updates."""
+        if table in self.num_updates:
+            self.num_updates[table] += 1
+
     def changed_rules(self) -> dict[str, Expiry | None]:
         """What the next period changes; see life.py."""
-        return changed_rules(self.configs, self.rules, self.unsettled)
+        return changed_rules(self.stored, self.rules, self.unsettled)
 
     def begin_period(self, period: int, rules: Mapping[str, Expiry]) -> None:
         """As set_life, where rows may be dead in the period; none of them is dirty. With the

@@ -41,6 +41,18 @@ def sum_here(
     """As `sum_here` of the cache, and what each key stands for."""
     if occurrences is None:
         return cache.sum_here(plan, keys, grads, lr)
+    return sum_numbered(cache, plan, keys, grads, lr, occurrences)
+
+
+def sum_numbered(
+    cache: AnyRowCache,
+    plan: BatchPlan,
+    keys: Keys,
+    grads: Floats,
+    lr: float,
+    occurrences: Occurrences | None,
+) -> tuple[int, int]:
+    """As sum_here, of a plan that has each key's number also where keys hardly repeat."""
     cache.make_plan(keys, plan)
     cache.find(plan, 0, -1)
     if plan.num_missing:

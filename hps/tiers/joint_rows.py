@@ -17,6 +17,7 @@ from hps.common.arrays import OutputPool
 from hps.common.bags import BagPooling, clicks_of_bags, make_bags, refuse_infinite_weights
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys, Labels
+from hps.contracts.admission import Gate
 from hps.contracts.joint import JointIds, KeptIds, KeysByTable, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -182,6 +183,43 @@ class JointBatchRows:
         self._holds = True
         self._given_up.discard(self.tables[table])
         self._stacks[table].pin(self._held().plan(table))
+
+    def gates_that_lack(self) -> list[int]:
+        """The tables whose new keys wait by rows that are not in place. Under the lock."""
+        assert_held(self._lock)
+        batch = self._held()
+        return [
+            table
+            for table, gate in self._gates()
+            if not gate.is_prepared and not gate.prepare_here(batch.plan(table))
+        ]
+
+    def prepare_gate(self, table: int) -> None:
+        """Holds what the new keys of a table wait by; the table's rows are pinned.
+
+        Raises:
+            CapacityError: it cannot be held at once.
+        """
+        gate = self._stacks[table].gate
+        assert gate is not None
+        gate.require(self._held().plan(table))
+
+    def _gates(self) -> list[tuple[int, Gate]]:
+        """Of the tables that have one, and keys in the batch."""
+        num_keys = self._held().num_keys
+        gates = [(table, stack.gate) for table, stack in enumerate(self._stacks)]
+        return [(table, gate) for table, gate in gates if gate is not None and num_keys[table]]
+
+    def updated(self) -> list[str]:
+        """The tables that the batch has keys of. Under the lock."""
+        num_keys = self._held().num_keys
+        return [table for table, count in zip(self.tables, num_keys, strict=True) if count]
+
+    def deciding(self) -> list[Callable[[], None]]:
+        """To be called right before `applying`, of gates that have prepared. Under the lock."""
+        assert_held(self._lock)
+        batch = self._held()
+        return [gate.deciding(batch.plan(table)) for table, gate in self._gates()]
 
     def sum(
         self, places: Places, grads: torch.Tensor, rates: list[float], clicks: Labels | None

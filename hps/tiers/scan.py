@@ -12,23 +12,37 @@ from hps import _C
 from hps.common.arrays import HostArray
 from hps.common.row_layout import Images
 from hps.errors import ChangedError
+from hps.table.waiting import is_records
 from hps.tiers.top_tier import TableStack
 
 _PIECE_BYTES = 2**23
 
 
-def digest(stack: TableStack) -> str:
+def digest(*stacks: TableStack) -> str:
     """Two 64-bit sums of two hashes of every stored row image, as 32 hex digits.
 
     The caller keeps updates away.
+
+    Args:
+        stacks: a table, and the records of keys that wait for a row in it, if it counts them.
     """
     low = high = 0
-    piece = max(1, _PIECE_BYTES // stack.layout.row_bytes)
-    with stack.still():
-        for images in stack.scan(piece):
-            part_low, part_high = _C.digest_rows(np.ascontiguousarray(images))
-            low, high = low + part_low, high + part_high
+    for stack in stacks:
+        with stack.still():
+            for images in stack.scan(_piece_of(stack)):
+                part_low, part_high = _digest_of(stack, images)
+                low, high = low + part_low, high + part_high
     return f"{high % 2**64:016x}{low % 2**64:016x}"
+
+
+def _piece_of(stack: TableStack) -> int:
+    return max(1, _PIECE_BYTES // stack.layout.row_bytes)
+
+
+def _digest_of(stack: TableStack, images: Images) -> tuple[int, int]:
+    if is_records(stack.name):  # those that are empty count nothing
+        images = images[stack.layout.statistics(images)[0] > 0]
+    return _C.digest_rows(np.ascontiguousarray(images))
 
 
 def items(
@@ -49,15 +63,15 @@ def items(
         yield (keys, weights, *state, *counted)
 
 
-def digest_parts(stack: TableStack) -> Iterator[tuple[int, int]]:
+def digest_parts(*stacks: TableStack) -> Iterator[tuple[int, int]]:
     """The digest in parts, whose sums are it: (low, high) of some rows each.
 
     Raises:
         ChangedError: as items.
     """
-    piece = max(1, _PIECE_BYTES // stack.layout.row_bytes)
-    for images in _pieces(stack, piece, "a digest"):
-        yield _C.digest_rows(np.ascontiguousarray(images))
+    for stack in stacks:
+        for images in _pieces(stack, _piece_of(stack), "a digest"):
+            yield _digest_of(stack, images)
 
 
 def _pieces(stack: TableStack, batch: int, what: str) -> Iterator[Images]:

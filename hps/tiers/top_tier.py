@@ -23,17 +23,19 @@ from hps.common.arrays import (
     is_tensor,
     on_host,
     put,
-    put_rows,
     to_host,
 )
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
+from hps.contracts.admission import Gate
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
-from hps.errors import CapacityError, ConfigError, NonFiniteError, StoreError
+from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
-from hps.tiers.counted_sums import sum_gradients, sum_here
+from hps.tiers.counted_sums import sum_gradients, sum_here, sum_numbered
+from hps.tiers.read_through import read_through
+from hps.tiers.refusals import no_room, non_finite, pinned_too_often
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -42,11 +44,6 @@ if TYPE_CHECKING:
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
-_MAX_PINS = 255  # of one slot
-_BUDGETS = {
-    "dram_cache": "DramCacheConfig.bytes (--dram)",
-    "gpu_cache": "GpuCacheConfig.bytes (--gpu)",
-}
 
 
 class HoldsRows(Protocol):
@@ -74,6 +71,8 @@ class TableStack(CachedTier):
         self._failed_key = cache.failed_key
         # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
         self.make_room: Callable[[], bool] = lambda: False
+        # Decides which keys come by a row; None: all. Set before the table is used.
+        self.gate: Gate | None = None
         # All below are guarded by the lock.
         self.version = 0  # grows with every mutation; an iteration notices
         with lock:
@@ -102,7 +101,9 @@ class TableStack(CachedTier):
             self._in_pieces(plan, partial(self._work, plan, gather), _DONE, _READ_THROUGH_KEYS)
         except (CapacityError, StoreError):
             # No slot can be had: all are pinned, or the disk is full and no victim can go down.
-            self._read_through(keys, out)
+            num_read = read_through(self, keys, out)
+            with self.lock:
+                self.rows_read_through += num_read
         finally:
             self._take_back(plan)
 
@@ -129,6 +130,8 @@ class TableStack(CachedTier):
         lr = self.rates[self.name]
         if not starts_tame(self.config, lr):
             self.cache.watch()
+        if self.gate is not None:
+            self.gate.forget(keys)
 
         def visit(plan: BatchPlan) -> None:
             self.cache.create(plan, lr)
@@ -160,21 +163,25 @@ class TableStack(CachedTier):
                 cache.find(plan, 0, -1)
                 is_whole = plan.num_missing == 0 and not self.has_pending(plan)
                 self.counters.hits += plan.num_unique if is_whole else 0
-            if is_whole and occurrences is None:
+            if is_whole and occurrences is None and self.gate is None:
                 self.refuse_non_finite(plan, cache.push(plan, grads, lr, labels))
                 return
             self.refuse_non_finite(
                 plan, sum_gradients(self.cache, plan, grads, labels, occurrences)
             )
-            if is_whole:
-                self._refuse_overflow(plan, lr)
-                cache.apply(plan, lr)
+            if is_whole and (self.gate is None or self.gate.prepare_here(plan)):
+                try:
+                    self._apply(plan, lr)
+                finally:
+                    if self.gate is not None:
+                        self.gate.release()
                 return
             plan = self._lend_plan()
         try:
             self._update(
                 plan,
                 lambda: self._apply(plan, lr),
+                gate=self.gate,
                 check=partial(self._refuse_overflow, plan, lr),
                 is_checked=lambda: cache.may_overflow(plan, lr) or self.below.num_rows() > 0,
             )
@@ -201,8 +208,9 @@ class TableStack(CachedTier):
             with self.lock:
                 plan = self._lend_plan()
             try:
+                sum_up = sum_here if self.gate is None else sum_numbered
                 with self.lock, self.counters:
-                    num_missing, culprit = sum_here(self.cache, plan, keys, grads, lr, occurrences)
+                    num_missing, culprit = sum_up(self.cache, plan, keys, grads, lr, occurrences)
                     self.counters.hits += 0 if num_missing else plan.num_unique
                 if num_missing:
                     if not self.bring(plan, 0, -1):
@@ -214,10 +222,14 @@ class TableStack(CachedTier):
                             culprit = self.cache.find_overflow(plan, lr)
                 self.refuse_non_finite(plan, culprit)
                 self.raise_failed(wait=True)
+                if self.gate is not None:
+                    self.gate.require(plan)
                 log()
                 with self.lock, self.counters:
                     self.applying(plan)()
             finally:
+                if self.gate is not None:
+                    self.gate.release()
                 with self.lock:
                     self.unpin(plan)
                 self._take_back(plan)
@@ -235,10 +247,15 @@ class TableStack(CachedTier):
         counted = None if statistics is None else statistics.images()
         if not assigns_tame(self.config, rows, state, lr):
             self.cache.watch()
+        if self.gate is not None:
+            self.gate.forget(keys)
         self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr, counted))
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
-        """Drops keys [L] from every tier; bool [L], where a stored row was."""
+        """Drops keys [L] from every tier; bool [L], where a stored row was. Those that wait for a
+        row begin anew."""
+        if self.gate is not None:
+            self.gate.forget(keys)
         unique, inverse = np.unique(keys, return_inverse=True)
         with self.still(), self.lock:
             for rows in list(self._pinned):
@@ -326,12 +343,15 @@ class TableStack(CachedTier):
         is_rate_safe = _C.safe_gradient_bits(kind, numbers, *start, lr) != 0
         return bool(self.cache.is_watched) or not is_rate_safe
 
-    def applying(self, plan: BatchPlan) -> Callable[[], None]:
+    def applying(self, plan: BatchPlan) -> Callable[[], object]:
         """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
-        native cache it is one native call. Under the lock."""
+        native cache it is one native call. A gate has prepared for it. Under the lock."""
         assert_held(self.lock)
         self.version += 1
-        return partial(self.cache.apply, plan, float(self.rates[self.name]))
+        apply = partial(self.cache.apply, plan, float(self.rates[self.name]))
+        if self.gate is None:
+            return apply
+        return partial(_C.call_all, [self.gate.deciding(plan), apply])
 
     def gather(self, plan: BatchPlan, out: Floats) -> None:
         """Embeddings of a pinned plan to all their positions in out [L, D]. Under the lock."""
@@ -359,7 +379,7 @@ class TableStack(CachedTier):
         with self.lock:
             key = self._failed_key(wait)
         if key is not None:
-            raise self._non_finite(key)
+            raise non_finite(self.name, key)
 
     def recount(self) -> int:
         """Counts the rows anew, all of which are below; how many fewer there are. Within `still`,
@@ -454,22 +474,24 @@ class TableStack(CachedTier):
         visit: Callable[[], None],
         check: Callable[[], None] | None = None,
         is_checked: Callable[[], bool] = lambda: True,
+        gate: Gate | None = None,
     ) -> None:
         """Pins the plan's unique keys, at once or piece by piece, and changes the rows in visit().
 
         If pins leave no slot for a key, CapacityError comes before a row has changed: every key is
         seen to find one first. (Pins that another thread takes after that may still stop it.)
         Of pieces that `is_checked` says so of, `check` goes through all before visit() does; it
-        raises what refuses them.
+        raises what refuses them. A gate prepares for each visit().
         """
         with self.lock:
             num_unique = plan.num_unique
-        if num_unique <= self._largest_piece and self._work(plan, visit, 0, num_unique):
+        work = self._work if gate is None else partial(self._work_gated, gate)
+        if num_unique <= self._largest_piece and work(plan, visit, 0, num_unique):
             return
         self._in_pieces(plan, partial(self._has_room, plan), "could be done; no row has changed")
         if check is not None and is_checked():
             self._in_pieces(plan, partial(self._work, plan, check), "hold; no row has changed")
-        self._in_pieces(plan, partial(self._work, plan, visit), _DONE)
+        self._in_pieces(plan, partial(work, plan, visit), _DONE)
 
     @property
     def _largest_piece(self) -> int:
@@ -479,6 +501,24 @@ class TableStack(CachedTier):
         """visit() on one window, pinned for as long; False if it was refused."""
         with self.turn:
             return self.bring(plan, first, count, visit)
+
+    def _work_gated(
+        self, gate: Gate, plan: BatchPlan, visit: Callable[[], None], first: int, count: int
+    ) -> bool:
+        """As _work, with a gate that has prepared; False also if it cannot."""
+        with self.turn:
+            if not self.bring(plan, first, count):
+                return False
+            try:
+                if not gate.prepare(plan):
+                    return False
+                with self.lock, self.counters:
+                    visit()
+            finally:
+                gate.release()
+                with self.lock:
+                    self.unpin(plan)
+        return True
 
     def _has_room(self, plan: BatchPlan, first: int, count: int) -> bool:
         """True if a window could be pinned now; no row moves."""
@@ -532,54 +572,16 @@ class TableStack(CachedTier):
 
     def _apply(self, plan: BatchPlan, lr: float) -> None:
         self._refuse_overflow(plan, lr)
-        self.version += 1
-        self.cache.apply(plan, lr)
-
-    def _read_through(self, keys: Keys, out: Floats) -> None:
-        """Embeddings of keys [L] into out [L, D] without taking a slot: the disk is full, or every
-        slot is pinned."""
-        unique, inverse = np.unique(on_host(keys), return_inverse=True)
-        weights: Floats = np.empty((len(unique), self.layout.dim), np.float32)
-        with self.turn:
-            with self.lock, self.counters:
-                is_here = self.cache.contains(unique) != 0
-                here, away = np.flatnonzero(is_here), np.flatnonzero(~is_here)
-                if len(here):
-                    plan = self.cache.make_plan(unique[here], None)
-                    found_here: Floats = np.empty((len(here), self.layout.dim), np.float32)
-                    self.cache.find(plan, 0, -1)
-                    self.cache.gather(plan, found_here)
-                    weights[here] = found_here
-                initial: Floats = np.empty((len(away), self.layout.dim), np.float32)
-                self.cache.initial_weights(unique[away], initial)
-                weights[away] = initial
-            piece = max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes)
-            for first in range(0, len(away), piece):
-                idx = away[first : first + piece]
-                rows, found = self.fetch_below(unique[idx])
-                stored = np.flatnonzero(found)
-                weights[idx[stored]] = self.layout.weights(rows)[stored]
-            with self.lock:
-                self.rows_read_through += len(away)
-        put_rows(weights, inverse, out)
+        self.applying(plan)()
 
     def refuse_non_finite(self, plan: BatchPlan, culprit: int) -> None:
         """NonFiniteError that names a unique key of a plan, unless it is -1."""
         if culprit >= 0:
-            raise self._non_finite(int(plan.unique_keys[culprit]))
-
-    def _non_finite(self, key: int) -> NonFiniteError:
-        return NonFiniteError(
-            f"table {self.name!r}, key {key}: the summed gradient is NaN or infinite, or the step "
-            f"would make its row so; no row was changed. Look for a diverged loss or a rate too "
-            f"high, or skip the step as torch.amp.GradScaler does (hps verify finds rows that hold "
-            f"NaN already)"
-        )
+            raise non_finite(self.name, int(plan.unique_keys[culprit]))
 
     def _capacity_error(self, keys: Keys) -> CapacityError:
         """For distinct keys that were refused. Under the lock."""
         assert_held(self.lock)
-        refused = f"table {self.name!r}: {len(keys)} distinct keys cannot be pinned at once: "
         cache, keys = self.cache, on_host(keys)
         plan = cache.make_plan(keys[cache.contains(keys) != 0], self.take_plan())
         cache.find(plan, 0, -1)
@@ -587,12 +589,5 @@ class TableStack(CachedTier):
         cache.abandon(plan)
         self.keep_plan(plan)
         if not is_room_missing:
-            return CapacityError(
-                f"{refused}one of them is pinned {_MAX_PINS} times already, which is the most; "
-                f"lower accumulate or depth, so that fewer batches with it are in flight"
-            )
-        return CapacityError(
-            f"{refused}the {self.tier} has {cache.capacity_rows} slots and {cache.pins} pins on "
-            f"them; raise {_BUDGETS[self.tier]} or the table's share, make batches smaller, or "
-            f"lower the depth or accumulate of a pipeline"
-        )
+            return pinned_too_often(self.name, len(keys))
+        return no_room(self.name, len(keys), self.tier, cache)

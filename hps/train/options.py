@@ -124,6 +124,7 @@ class TrainOptions(
         self._check_decay()
         self._check_accumulator()
         self._check_validation()
+        self.admission()
         if not self.resume:  # else the stored rules may complete them
             self.expiry()
         if self.advance_every == OF_FILE and self.shuffle_files:
@@ -307,6 +308,7 @@ class TrainOptions(
             shared_vocabulary=bool(self.shared_vocabulary),
             statistics=bool(self.statistics),
             expiry=self.expiry(),
+            admission=self.admission(),
             dtype=self.row_dtype or "float32",
         )
 

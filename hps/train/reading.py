@@ -52,6 +52,7 @@ class StoredModel:
         row_dtype: of its rows' weights; None where it describes none.
         statistics: its rows count; None where it describes none.
         expiry: by which rules they die, as plain values; None where they live for ever.
+        admission: by which rule keys come by rows, as plain values; None where each does.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -66,6 +67,7 @@ class StoredModel:
     seed: int | None = None
     statistics: bool | None = None
     expiry: "Json | None" = None
+    admission: "Json | None" = None
 
     @classmethod
     def of(
@@ -101,6 +103,7 @@ class StoredModel:
             seed,
             statistics=table.statistics,
             expiry=None if table.expiry is None else table.expiry.described(),
+            admission=None if table.admission is None else table.admission.described(),
         )
 
     def flags(self) -> Json:
@@ -247,6 +250,8 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         option = "expire_below" if name == "min_score" else f"expire_{name}"
         if getattr(options, option) is None:
             stored[option] = number
+    if options.admission() is None:
+        stored |= {f"admit_{name}": value for name, value in (model.admission or {}).items()}
     return replace(options, seed=_seed_of(options, model), **stored)
 
 

@@ -110,12 +110,14 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
-        if new.expiry != old.expiry:
-            raise ConfigError(
-                f"table {old.name!r}: expiry={new.expiry!r} was {old.expiry!r} when the updates "
-                "were made that are in the log and still to be applied; open the store once with "
-                "hps.open(path, read_only=False) and leave its `with` block, then change it"
-            )
+        for name in ("expiry", "admission"):
+            now, before = getattr(new, name), getattr(old, name)
+            if now != before:
+                raise ConfigError(
+                    f"table {old.name!r}: {name}={now!r} was {before!r} when the updates were made "
+                    "that are in the log and still to be applied; open the store once with "
+                    "hps.open(path, read_only=False) and leave its `with` block, then change it"
+                )
         for name, value in vars(old.optimizer).items():
             now = getattr(new.optimizer, name)
             if name not in _FREE and now != value:

@@ -24,6 +24,7 @@ import hps
 from hps.common.occurrences import Occurrences
 from hps.contracts.updates import RowUpdate
 from hps.table.life_rules import native_rules
+from hps.table.waiting import records_of
 from hps.tiers.batch_rows import BatchRows
 from tests.lab import Lab, evictions
 from tests.parameter_server.machines import end, run_machine
@@ -59,9 +60,11 @@ class LifeMachine(RuleBasedStateMachine):
     """A server over tiers of `kind`, and the dict that says what it should hold."""
 
     kind = "twins"
+    scale = 1.0  # of the smallest budget
     num_evictions = 0
     num_deaths = 0
     expiry: hps.Expiry | None = None
+    admission: hps.Admission | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,11 +81,12 @@ class LifeMachine(RuleBasedStateMachine):
             initializer=hps.Constant(INITIAL),
             statistics=True,
             expiry=self.expiry,
+            admission=self.admission,
         )
 
     @initialize()
     def start(self) -> None:
-        self.server = self.lab.server(self.table)
+        self.server = self.lab.server(self.table, scale=self.scale)
 
     def count(self, keys: list[int], grads: Any, clicks: Any, shows: Any = None) -> None:
         """A push or a step: a key's occurrences count at once."""
@@ -93,9 +97,13 @@ class LifeMachine(RuleBasedStateMachine):
             weights = old.weights
             for grad in grads[places].tolist():
                 weights = tuple(a - b for a, b in zip(weights, grad, strict=True))
-            self.model[key] = self.seen(
-                old, weights, int(shows[places].sum()), int(clicks[places].sum())
-            )
+            self.update(key, old, weights, int(shows[places].sum()), int(clicks[places].sum()))
+
+    def update(
+        self, key: int, old: Row, weights: tuple[float, ...], shows: int, clicks: int
+    ) -> None:
+        """The row of a key that is pushed."""
+        self.model[key] = self.seen(old, weights, shows, clicks)
 
     def seen(self, old: Row, weights: tuple[float, ...], shows: int, clicks: int) -> Row:
         """A row that is given weights in the period, and so many shows and clicks more."""
@@ -236,7 +244,7 @@ class LifeMachine(RuleBasedStateMachine):
         if saves:
             self.checkpoint(None)
         self.server.close()
-        self.server = self.lab.server(self.table)
+        self.server = self.lab.server(self.table, scale=self.scale)
         self.go_back()
 
     def go_back(self) -> None:
@@ -296,3 +304,95 @@ class MortalMachine(LifeMachine):
 def test_rows_die_as_a_dict_says(kind: str) -> None:
     machine = run_machine(MortalMachine, kind, max_examples=15)
     assert machine.num_deaths > 0
+
+
+class AdmittingMachine(MortalMachine):
+    """The same of a table whose keys wait until they have been seen often enough."""
+
+    scale = 2.4
+    admission = hps.Admission(count=3)
+    num_admitted = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[int, life.Counts] = {}
+        self.waiting_then: dict[str | None, dict[int, life.Counts]] = {None: {}}
+
+    def update(
+        self, key: int, old: Row, weights: tuple[float, ...], shows: int, clicks: int
+    ) -> None:
+        assert self.admission is not None and self.admission.count is not None
+        if key not in self.model:
+            before = self.waiting.pop(key, life.Counts(0.0, 0.0, 0))
+            if before.show + shows < self.admission.count:
+                total = before.show + shows, before.click + clicks, self.period
+                self.waiting[key] = life.Counts(*total)
+                return
+            old = Row(ABSENT.weights, before.show, before.click, self.period)
+            type(self).num_admitted += before.show > 0
+        super().update(key, old, weights, shows, clicks)
+
+    def end_waiting(self, keys: list[int]) -> None:
+        for key in keys:
+            self.waiting.pop(key, None)
+
+    @rule(keys=FEW_KEYS)
+    def create(self, keys: list[int]) -> None:
+        super().create(keys)
+        self.end_waiting(keys)
+
+    @rule(keys=FEW_KEYS, seed=SEEDS, has_counts=st.booleans())
+    def assign(self, keys: list[int], seed: int, has_counts: bool) -> None:
+        before = {key: self.model.get(key) for key in keys}
+        super().assign(keys, seed, has_counts)
+        if any(self.model.get(key) is not before[key] for key in keys):  # else it was refused
+            self.end_waiting(keys)
+
+    @rule(keys=KEYS)
+    def erase(self, keys: list[int]) -> None:
+        super().erase(keys)
+        if self.pinned is None or not set(keys) & set(self.pinned[0]):
+            self.end_waiting(keys)
+
+    @precondition(lambda self: self.pinned is None)
+    @rule(step=st.integers(1, 5), has_target=st.booleans())
+    def advance(self, step: int, has_target: bool) -> None:
+        super().advance(step, has_target)
+        assert self.expiry is not None and self.expiry.unseen is not None
+        least = self.period - self.expiry.unseen
+        self.waiting = {key: one for key, one in self.waiting.items() if one.last_period >= least}
+
+    @rule(tag=st.sampled_from(("a", "b", None)))
+    def checkpoint(self, tag: str | None) -> None:
+        super().checkpoint(tag)
+        for name in {tag, None}:
+            self.waiting_then[name] = dict(self.waiting)
+
+    @precondition(lambda self: self.pinned is None)
+    @rule(tag=st.sampled_from(("a", "b")))
+    def restore(self, tag: str) -> None:
+        if tag in self.checkpoints:
+            self.waiting_then[None] = self.waiting_then[tag]
+        super().restore(tag)
+
+    def go_back(self) -> None:
+        super().go_back()
+        self.waiting = dict(self.waiting_then[None])
+
+    @rule()
+    def look_at_those_that_wait(self) -> None:
+        records = self.server.parts.tables.stacks[records_of("ads")]
+        found = {}
+        with records.still():
+            for images in records.scan(37):
+                columns = records.layout.keys(images), *records.layout.statistics(images)
+                for key, *counts in zip(*(column.tolist() for column in columns), strict=True):
+                    assert key not in found
+                    found[key] = life.Counts(*counts)
+        assert {key: one for key, one in found.items() if one.show} == self.waiting
+
+
+@pytest.mark.parametrize("kind", ["native_dram", "native"])
+def test_keys_wait_as_a_dict_says(kind: str) -> None:
+    machine = run_machine(AdmittingMachine, kind, max_examples=15)
+    assert machine.num_admitted > 0

@@ -25,7 +25,7 @@ def tables(expiry: hps.Expiry | None = EXPIRY) -> list[hps.TableConfig]:
 def run(path: Path, depth: int = 0, *, compacts: bool = False, **changes: Any) -> dict[str, Any]:
     """Trains several periods; rows and digest at the end of each, the counts of the last, and how
     many rows died and were evicted."""
-    config = hps.Config(path=path, tables=tables(), **{"threads": 1, **changes})
+    config = hps.Config(path=path, **{"tables": tables(), "threads": 1, **changes})
     seen: dict[str, Any] = {"rows": [], "digests": [], "deaths": 0}
     with hps.ParameterServer(config) as server:
         embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)

@@ -13,7 +13,7 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
 from hps.common.occurrences import PACKED, pack, unpack
-from hps.config import TableConfig, refuse_expiry, refuse_narrow
+from hps.config import TableConfig, refuse_admission, refuse_expiry, refuse_narrow
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.service.client.connections import SLOW, Connections
@@ -178,6 +178,7 @@ class TableVerbs:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
         refuse_expiry([table], "create_table over servers makes none whose rows die yet")
+        refuse_admission([table], "create_table over servers makes none whose keys wait yet")
         refuse_narrow([table], "a service has no narrow rows yet")
         if table.statistics:
             self._shards.periods("create_table with statistics")  # of which an older hps has none

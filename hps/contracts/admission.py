@@ -1,0 +1,41 @@
+"""What decides which new keys of a table come by a row, as the table's stack asks it.
+
+Above it: tiers/top_tier.py, tiers/joint_rows.py. Below it: tiers/admission.py, which does it.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hps.common.row_layout import Keys
+from hps.contracts.row_cache import BatchPlan
+
+
+class Gate(Protocol):
+    """Of one table; asked within the server's updates."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if `prepare` holds something."""
+
+    def prepare(self, plan: BatchPlan) -> bool:
+        """Holds what the fresh rows of a plan's window wait by; False if it cannot be held at once.
+
+        The window's rows are in place and stay there. Without the lock. `release` comes afterwards,
+        whatever is raised.
+        """
+
+    def prepare_here(self, plan: BatchPlan) -> bool:
+        """As prepare, where nothing has to be fetched for it; else False. Under the lock."""
+
+    def require(self, plan: BatchPlan) -> None:
+        """As prepare; CapacityError if it is False."""
+
+    def deciding(self, plan: BatchPlan) -> Callable[[], None]:
+        """To be called next, then the update, with nothing between: marks the fresh rows that it is
+        to leave alone. The plan has its sums. One native call. Under the lock."""
+
+    def release(self) -> None:
+        """Lets go of what was prepared; nothing to do the second time."""
+
+    def forget(self, keys: Keys) -> None:
+        """Keys [L] wait no more, and if they come again begin anew."""

@@ -1,0 +1,207 @@
+"""Keys that wait for a row: what admits them, what they read as, what is refused. The dict of
+test_life_machine.py and tests/parity/test_who_waits.py hold the rest.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.table.waiting import records_of
+
+DIM = 4
+KEYS = np.arange(40, dtype=np.uint64)
+ONES = np.ones((40, DIM), np.float32)
+
+
+def table(admission: hps.Admission | None, **changes: Any) -> hps.TableConfig:
+    options = {"optimizer": hps.SGD(lr=1.0), "initializer": hps.Constant(0.5), **changes}
+    return hps.TableConfig(name="ads", dim=DIM, admission=admission, **options)
+
+
+def config(path: Path, *tables: hps.TableConfig, **changes: Any) -> hps.Config:
+    return hps.Config(path=path / "store", tables=tables, **changes)
+
+
+@pytest.fixture()
+def counted(tmp_path: Path) -> Any:
+    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=3)))) as server:
+        server.push("ads", KEYS, ONES, labels=np.ones(40, np.float32))
+        yield server
+
+
+def test_a_key_that_waits_reads_as_new_and_is_nowhere(counted: hps.ParameterServer) -> None:
+    assert (np.asarray(counted.pull("ads", KEYS)) == 0.5).all()
+    assert not np.asarray(counted.contains("ads", KEYS)).any()
+    assert counted.num_rows("ads") == 0 and not list(counted.items("ads", batch=10))
+    assert set(counted.tables) == {"ads"}
+    of_table = counted.stats()["tables"]["ads"]
+    assert (of_table["waiting"]["rows"], of_table["waiting"]["row_bytes"]) == (40, 32)
+    with pytest.raises(hps.ConfigError, match="no table"):
+        counted.num_rows(records_of("ads"))
+
+
+def test_the_update_that_admits_applies_its_whole_sum(counted: hps.ParameterServer) -> None:
+    counted.push("ads", np.repeat(KEYS[:3], [1, 2, 3]), np.ones((6, DIM), np.float32))
+    assert counted.contains("ads", KEYS[:3]).tolist() == [False, True, True]
+    assert counted.pull("ads", KEYS[:3])[:, 0].tolist() == [0.5, -1.5, -2.5]
+    seen = counted.statistics("ads", KEYS[:3])  # also what was counted before
+    assert seen["show"].tolist() == [0, 3, 4] and seen["click"].tolist() == [0, 1, 1]
+
+
+def test_assign_and_create_admit_at_once_and_erase_begins_anew(
+    counted: hps.ParameterServer,
+) -> None:
+    counted.assign("ads", KEYS[:1], ONES[:1])
+    counted.pull("ads", KEYS[1:2], create=True)
+    assert counted.contains("ads", KEYS[:3]).tolist() == [True, True, False]
+    assert counted.erase("ads", KEYS[:3]).tolist() == [True, True, False]
+    for _ in range(2):  # of KEYS[3] with the first one, three
+        assert not counted.contains("ads", KEYS[:4]).any()
+        counted.push("ads", KEYS[:4], ONES[:4])
+    assert counted.contains("ads", KEYS[:4]).tolist() == [False, False, False, True]
+
+
+def test_the_digest_covers_those_that_wait(counted: hps.ParameterServer) -> None:
+    before = counted.digest("ads")
+    counted.push("ads", KEYS[:1], ONES[:1])
+    assert counted.digest("ads") != before
+    parts = sum(low for low, _ in counted.parts.rows.digest_parts("ads"))
+    assert counted.digest("ads")[16:] == f"{parts % 2**64:016x}"
+
+
+def test_a_refused_update_counts_nothing(counted: hps.ParameterServer) -> None:
+    before, bad = counted.digest("ads"), ONES.copy()
+    bad[7, 1] = np.inf
+    with pytest.raises(hps.NonFiniteError, match="key 7"):
+        counted.push("ads", KEYS, bad)
+    assert counted.digest("ads") == before
+
+
+def test_a_batch_larger_than_the_caches(tmp_path: Path) -> None:
+    """Worked off in pieces, of which the records make some smaller."""
+    small = table(hps.Admission(count=2))
+    many = np.arange(30_000, dtype=np.uint64)
+    with hps.ParameterServer(
+        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000))
+    ) as server:
+        for rows in (0, 30_000):
+            server.push("ads", many, np.ones((len(many), DIM), np.float32))
+            assert server.num_rows("ads") == rows
+        assert (np.asarray(server.pull("ads", many)) == -0.5).all()
+
+
+def test_a_number_may_change_and_a_count_may_not_be_forgotten(tmp_path: Path) -> None:
+    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=9)))) as server:
+        server.push("ads", KEYS, ONES)
+    for other in (None, hps.Admission(probability=0.5)):
+        with pytest.raises(hps.ConfigError, match=r"counts the keys that wait.*count=1"):
+            hps.ParameterServer(config(tmp_path, table(other, statistics=True)))
+    with hps.open(tmp_path / "store") as reader:
+        assert reader.tables["ads"].admission == hps.Admission(count=9)
+    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=1)))) as server:
+        server.push("ads", KEYS, ONES)
+        assert server.num_rows("ads") == 40
+        assert server.statistics("ads", KEYS)["show"].tolist() == [2] * 40
+
+
+def test_a_draw_repeats_and_follows_the_seed_and_the_number(tmp_path: Path) -> None:
+    found = []
+    for place, seed in enumerate((1, 1, 2)):
+        path, rule = tmp_path / str(place), hps.Admission(probability=0.25)
+        with hps.ParameterServer(config(path, table(rule), seed=seed)) as server:
+            server.push("ads", np.arange(4000, dtype=np.uint64), np.ones((4000, DIM), np.float32))
+            first = server.num_rows("ads")
+            server.checkpoint("a")
+            digests = []
+            for _ in range(2):  # a restore brings the number of the update back
+                server.push("ads", KEYS, ONES)
+                digests.append(server.digest("ads"))
+                server.restore("a")
+            assert digests[0] == digests[1]
+            found.append((first, digests[0]))
+    assert found[0] == found[1] != found[2]
+    assert 850 < found[0][0] < 1150  # of 4000, within six standard deviations
+
+
+def test_scores_of_another_table_admit(tmp_path: Path) -> None:
+    expiry = hps.Expiry(min_score=0.1, decay=0.5, nonclick=1.0, click=1.0)
+    narrow = hps.TableConfig(name="first", dim=1, expiry=expiry)
+    wide = table(hps.Admission(by="first", min_score=2.0))
+    with hps.ParameterServer(config(tmp_path, wide, narrow)) as server:
+        server.push("first", np.repeat(KEYS[:4], [0, 1, 2, 4]), np.ones((7, 1), np.float32))
+        server.push("ads", KEYS[:4], ONES[:4])
+        assert server.contains("ads", KEYS[:4]).tolist() == [False, False, True, True]
+        server.erase("ads", KEYS[:4])
+        server.advance_period()
+        server.push("ads", KEYS[:4], ONES[:4])
+        assert server.contains("ads", KEYS[:4]).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "one of count=, probability= and by="),
+        ({"count": 1, "probability": 0.5}, "one of count="),
+        ({"count": 0}, "Admission.count"),
+        ({"count": 2**24 + 1}, "Admission.count"),
+        ({"probability": 0.0}, "Admission.probability"),
+        ({"probability": 1.5}, "at most 1"),
+        ({"probability": float("nan")}, "Admission.probability"),
+        ({"by": "ads"}, "go together"),
+        ({"count": 1, "min_score": 2.0}, "go together"),
+        ({"by": "", "min_score": 2.0}, "the name of a table"),
+        ({"by": "ads", "min_score": 0.0}, "Admission.min_score"),
+    ],
+)
+def test_bad_rules_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(hps.ConfigError, match=message):
+        hps.Admission(**fields)
+
+
+BY = hps.Admission(by="other", min_score=1.0)
+
+
+@pytest.mark.parametrize(
+    ("tables", "changes", "message"),
+    [
+        (
+            [table(hps.Admission(count=2))],
+            {"gpu": hps.GpuCacheConfig(bytes=2**20, device="cpu")},
+            "gpu_cache",
+        ),
+        (
+            [table(hps.Admission(count=2))],
+            {"ssd": hps.SsdStoreConfig(engine="rocksdb")},
+            "engine='rocksdb'",
+        ),
+        ([table(BY)], {}, "must name another table"),
+        ([table(hps.Admission(by="ads", min_score=1.0))], {}, "must name another table"),
+        ([table(BY), hps.TableConfig(name="other", dim=1)], {}, "have no score"),
+        (
+            [
+                table(BY),
+                hps.TableConfig(
+                    name="other",
+                    dim=1,
+                    statistics=True,
+                    admission=hps.Admission(by="ads", min_score=1.0),
+                ),
+            ],
+            {},
+            "admitted by another one itself",
+        ),
+    ],
+)
+def test_tables_that_cannot_wait_are_refused(
+    tmp_path: Path, tables: list[hps.TableConfig], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(hps.ConfigError, match=message):
+        config(tmp_path, *tables, **changes)
+
+
+def test_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(hps.ConfigError, match=r"must be an hps.Admission"):
+        table(3)  # type: ignore[arg-type]

@@ -1,0 +1,151 @@
+"""Keys come by a row alike, to the bit, however the table is trained; and those come by one that a
+recount of the batches says.
+
+Above it: pytest. Below it: the batches of test_counts.py, the training of test_deaths.py; real
+servers and logical ranks in this process.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.cluster.folder.offline import reshard
+from hps.cluster.world.local_world import LocalWorld
+from tests.cluster.ranks import run_ranks, successes
+from tests.parity import test_deaths
+from tests.parity.test_counts import ALL, BATCHES, skip_without
+from tests.parity.test_deaths import PERIODS
+from tests.parity.test_deaths_elsewhere import counts, train
+from tests.service.client.client_lab import service
+
+COUNT = 6
+RULES = {
+    "count": hps.Admission(count=COUNT),
+    "probability": hps.Admission(probability=0.2),
+    "by": hps.Admission(by="users", min_score=0.5),
+}
+
+
+def tables(rule: str) -> list[hps.TableConfig]:
+    """Rows die, too; what the score of a key in table "users" admits has no counts of its own."""
+    ads, users = test_deaths.tables()
+    if rule == "by":
+        return [
+            replace(ads, expiry=None, statistics=False, admission=RULES[rule]),
+            replace(users, statistics=True),
+        ]
+    return [replace(ads, admission=RULES[rule]), users]
+
+
+def run(path: Path, rule: str, depth: int = 0, **changes: Any) -> dict[str, Any]:
+    """Trains several periods; digests and rows after each."""
+    config = hps.Config(path=path, **{"tables": tables(rule), "threads": 1, **changes})
+    seen: dict[str, Any] = {"rows": [], "digests": []}
+    with hps.ParameterServer(config) as server:
+        embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
+        for period in range(PERIODS):
+            with hps.Pipeline(BATCHES[period::PERIODS], server, depth=depth) as pipeline:
+                for batch in pipeline:
+                    embeddings(batch).square().mean().backward()
+                    optimizer.step()
+            server.advance_period()
+            seen["rows"].append(server.num_rows("ads"))
+            seen["digests"].append([server.digest("ads"), server.digest("users")])
+        seen["contains"] = server.contains("ads", ALL).tolist()
+        seen["evictions"] = server.stats()["dram_cache"]["evictions"]
+    return seen
+
+
+@pytest.fixture(scope="module", params=RULES)
+def expected(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[str, dict[str, Any]]:
+    found = run(tmp_path_factory.mktemp("store"), request.param)
+    assert 5 < found["rows"][-1] < 600
+    assert found["evictions"] == 0
+    return request.param, found
+
+
+def recounted() -> list[int]:
+    """Rows that Admission(count=COUNT) leaves after each period, were there no rules of death."""
+    seen: Counter[int] = Counter()
+    found = []
+    for period in range(PERIODS):
+        for batch in BATCHES[period::PERIODS]:
+            seen.update(batch.features["ads"].keys_L.tolist())
+        found.append(sum(shows >= COUNT for shows in seen.values()))
+    return found
+
+
+def test_a_recount_of_the_batches_says_the_same(tmp_path: Path) -> None:
+    ads, users = tables("count")
+    immortal = [replace(ads, expiry=None), users]
+    assert run(tmp_path / "store", "count", tables=immortal)["rows"] == recounted()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depth": 4},
+        {"threads": 4},
+        {"instruction_set": "plain"},
+        {"instruction_set": "avx2"},
+        {"dram": hps.DramCacheConfig(bytes=120_000), "depth": 2, "threads": 3},
+    ],
+    ids=lambda changes: "-".join(str(name) for name in changes),
+)
+def test_admission_does_not_depend_on_how(
+    expected: tuple[str, dict[str, Any]], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    skip_without(changes.get("instruction_set"))
+    rule, one = expected
+    found = run(tmp_path / "store", rule, **changes)
+    assert (found.pop("evictions") > 0) == ("dram" in changes)
+    assert found == {name: value for name, value in one.items() if name != "evictions"}
+
+
+@pytest.mark.parametrize(
+    ("count", "depth", "is_killed"), [(1, 0, False), (3, 2, False), (3, 0, True)]
+)
+def test_keys_are_admitted_over_servers(
+    expected: tuple[str, dict[str, Any]], tmp_path: Path, count: int, depth: int, is_killed: bool
+) -> None:
+    rule, one = expected
+    with service(tmp_path, count, tables(rule)) as servers:
+        with servers.client() as client:
+            train(client, depth)
+        if is_killed:  # their logs alone have what was pushed
+            for server, shard in zip(servers.servers, servers.shards, strict=True):
+                server.stop()
+                shard.close(checkpoint=False)
+    with service(tmp_path, count, tables(rule)) as servers, servers.client() as client:
+        assert client.num_rows("ads") == one["rows"][-1]
+        assert np.asarray(client.contains("ads", ALL)).tolist() == one["contains"]
+        assert [client.digest("ads"), client.digest("users")] == one["digests"][-1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 2)])
+def test_ranks_and_their_division_keep_who_waits(tmp_path: Path, before: int, after: int) -> None:
+    path = tmp_path / "store"
+
+    def first(world: LocalWorld) -> Any:
+        config = hps.Config(path=path, tables=tables("count"))
+        with hps.ClusterParameterServer(config, world) as server:
+            train(server, 0, world.rank, before)
+            return server.num_rows("ads"), counts(server), server.digest("ads")
+
+    def later(world: LocalWorld) -> Any:
+        config = hps.Config(path=tmp_path / "divided", tables=tables("count"))
+        with hps.ClusterParameterServer(config, world) as server:
+            return server.num_rows("ads"), counts(server), server.digest("ads")
+
+    (trained, *others) = successes(run_ranks(before, first))
+    assert all(one == trained for one in others)
+    reshard(path, tmp_path / "divided", after)
+    assert all(one == trained for one in successes(run_ranks(after, later)))
+    reshard(path, tmp_path / "whole", None)
+    with hps.ParameterServer(hps.Config(path=tmp_path / "whole", tables=tables("count"))) as server:
+        assert (server.num_rows("ads"), counts(server), server.digest("ads")) == trained
