@@ -32,9 +32,21 @@ SETTINGS = (
     Setting(name="unseen 5", table={"expiry": hps.Expiry(unseen=5)}),
     Setting(name="unseen 10", table={"expiry": hps.Expiry(unseen=10)}),
     Setting(name="score 0.1", table={"expiry": hps.Expiry(min_score=0.1, decay=0.8)}),
-    Setting(name="bfloat16", table={"dtype": "bfloat16"}),
+    Setting(name="count 2", table={"admission": hps.Admission(count=2)}),
+    Setting(name="count 3", table={"admission": hps.Admission(count=3)}),
+    Setting(name="probability 0.3", table={"admission": hps.Admission(probability=0.3)}),
     Setting(
-        name="unseen 10, bfloat16",
-        table={"expiry": hps.Expiry(unseen=10), "dtype": "bfloat16"},
+        name="count 2, unseen 5",
+        table={"admission": hps.Admission(count=2), "expiry": hps.Expiry(unseen=5)},
+    ),
+    Setting(name="bfloat16", table={"dtype": "bfloat16"}),
+    Setting(name="unseen 5, bfloat16", table={"expiry": hps.Expiry(unseen=5), "dtype": "bfloat16"}),
+    Setting(
+        name="count 2, unseen 5, bfloat16",
+        table={
+            "admission": hps.Admission(count=2),
+            "expiry": hps.Expiry(unseen=5),
+            "dtype": "bfloat16",
+        },
     ),
 )
