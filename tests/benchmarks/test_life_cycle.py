@@ -59,3 +59,32 @@ def test_rows_are_pairs_of_seeds_and_bits_are_held_to() -> None:
     own[1] = replace(own[1], loss_digest="c")
     with pytest.raises(AssertionError, match=r"'half' has learned something else .* seed 1"):
         rows_of(Setting(name="half", keeps_bits=True), own, base)
+
+
+def test_a_result_can_be_drawn(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.life_cycle.plot import best, plot, points
+
+    base = [
+        Days(aucs=[0.5, 0.70, 0.72], rows=100, disk_bytes=900, cpu_seconds=2.0, loss_digest="a"),
+        Days(aucs=[0.5, 0.60, 0.62], rows=120, disk_bytes=950, cpu_seconds=2.0, loss_digest="b"),
+    ]
+    rows = []
+    for name, gain, part in (("half", 0.01, 2), ("worse", -0.01, 1), ("tiny", -0.02, 9)):
+        own = [
+            replace(
+                days,
+                aucs=[0.1, *(auc + gain for auc in days.aucs[1:])],
+                disk_bytes=days.disk_bytes // part,
+            )
+            for days in base
+        ]
+        rows += rows_of(Setting(name=name), own, base)
+    axes = {"periods": 3, "examples": 10, "seeds": 2}
+    result = {"rows": rows, "commit": "c", "axes": axes}
+    found = points(result)
+    assert found["half"].bytes == pytest.approx(0.5, abs=0.01)
+    assert found["half"].difference == pytest.approx(0.01)
+    assert best(found) == ["tiny", "half"]
+    plot(result, tmp_path / "out.png")
+    assert (tmp_path / "out.png").stat().st_size > 10_000
