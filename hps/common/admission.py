@@ -30,8 +30,8 @@ class Admission:
     Raises:
         ConfigError: a field outside its limits, or not just one of count, probability and by.
 
-    >>> Admission(count=10).count
-    10
+    >>> str(Admission(count=10))
+    'count 10'
     """
 
     count: int | None = None
@@ -58,6 +58,11 @@ class Admission:
             raise ConfigError("Admission: by= and min_score= go together")
         if self.min_score is not None:
             require_number("Admission.min_score", self.min_score, above=0)
+
+    def __str__(self) -> str:
+        if self.by is not None:
+            return f"a score of {self.min_score:g} in table {self.by!r}"
+        return f"count {self.count}" if self.count else f"probability {self.probability:g}"
 
     def described(self) -> Json:
         """As plain values, of which `Admission(**values)` makes it again."""

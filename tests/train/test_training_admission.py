@@ -57,7 +57,7 @@ def test_the_flags_say_the_same(
     rows = json.loads(out.read_text())["rows"]
     capsys.readouterr()
     assert main(["stats", str(store)]) == 0
-    assert rows > 0 and "keys come by rows by Admission(" in capsys.readouterr().out
+    assert rows > 0 and "keys come by rows by probability 0.5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
