@@ -1,0 +1,114 @@
+"""What the life of its rows costs a table in a step: a pull and a push of the same batch.
+
+Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
+in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait.
+Above it: benchmarks/run.py. Below it: hps's public interface.
+"""
+
+import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import hps
+from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
+from benchmarks.common.report import Row, comparison_row
+from benchmarks.common.server import TABLE, insert, scratch_server
+from benchmarks.common.timing import StepTimer, interleave
+
+OFF = "off"
+NEVER = hps.Admission(count=2**24)  # that no key of a run reaches
+SETTINGS: dict[str, dict[str, Any]] = {
+    "statistics": {"statistics": True},
+    "expiry": {"expiry": hps.Expiry(unseen=30, min_score=0.01)},
+    "admission": {"admission": NEVER},
+}
+FLOORS = {
+    ("statistics", 16): 0.85,
+    ("statistics", 64): 0.93,
+    ("expiry", 16): 0.85,
+    ("expiry", 64): 0.93,
+    ("admission", 16): 0.85,
+    ("admission", 64): 0.85,
+}
+WAITING = 0.7  # of a batch's distinct keys
+_BATCHES = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repetitions", type=int, default=7)
+
+
+def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
+    """The most frequent ids, so many that of a batch's distinct ids about `share` are not among
+    them."""
+    found, counts = np.unique(np.concatenate(ids), return_counts=True)
+    ranked = found[np.argsort(-counts, kind="stable")]
+    low, high = 0, len(ranked)
+    while high - low > 1:
+        middle = (low + high) // 2
+        waiting = np.mean([1 - np.isin(np.unique(one), ranked[:middle]).mean() for one in ids])
+        low, high = (middle, high) if waiting > share else (low, middle)
+    return ranked[:low]
+
+
+def step_of(server: Any, batches: list[np.ndarray], grads: np.ndarray) -> Callable[[int], None]:
+    """A step on the batch of that number."""
+    out = np.empty_like(grads)
+
+    def step(place: int) -> None:
+        server.pull(TABLE, batches[place], out=out)
+        server.push(TABLE, batches[place], grads)
+
+    return step
+
+
+def cell(rows: int, dim: int, threads: int, examples: int, repetitions: int) -> list[Row]:
+    """All settings of one dim and number of threads."""
+    drawn = ZipfIds(rows)
+    ids = [drawn.batch(examples * FEATURES) for _ in range(_BATCHES)]
+    batches = [hashed_keys(one) for one in ids]
+    grads = np.random.default_rng(1).standard_normal((len(ids[0]), dim)).astype(np.float32)
+    common = hashed_keys(common_keys(ids, WAITING))
+    optimizer = hps.RowWiseAdagrad(lr=0.01)
+    contenders = {}
+    with ExitStack() as servers:
+        for name, options in {OFF: {}, **SETTINGS}.items():
+            table = hps.TableConfig(name=TABLE, dim=dim, optimizer=optimizer, **options)
+            budget = 4 * rows * table.layout.row_bytes + 2**24
+            server = servers.enter_context(scratch_server(table, budget, threads))
+            insert(server, common if "admission" in options else np.unique(np.concatenate(batches)))
+            timer = StepTimer(step_of(server, batches, grads), _BATCHES, _BATCHES)
+            contenders[name] = timer.median_seconds
+        samples = interleave(contenders, repetitions)
+    return [
+        comparison_row(
+            {"setting": name, "dim": dim, "threads": threads},
+            "seconds a step",
+            samples[name],
+            (OFF, samples[OFF]),
+            floor=FLOORS.get((name, dim)),
+            lower_is_better=True,
+        )
+        for name in SETTINGS
+    ]
+
+
+def run(smoke: bool, **options: Any) -> dict[str, Any]:
+    """All cells; see add_arguments for the options."""
+    rows, repetitions = options["rows"], options["repetitions"]
+    examples, cells = EXAMPLES, list(product(options["dims"], options["threads"]))
+    if smoke:
+        rows, repetitions, examples, cells = 3000, 2, 32, [(16, 1)]
+    found: list[Row] = []
+    for dim, threads in cells:
+        found += cell(rows, dim, threads, examples, repetitions)
+    axes = {"rows": rows, "examples": examples, "features": FEATURES, "waiting": WAITING}
+    return {"axes": axes, "rows": found}
