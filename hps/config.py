@@ -98,6 +98,9 @@ class TableConfig:
             Fixed once the store exists.
         expiry: when rows die; None: they live for ever. It implies statistics, and may change while
             the store exists, from the next period on.
+        max_rows, max_bytes: bounds, each None or above 0, on a table with expiry: as a period
+            begins, rows whose death is nearest die early until no more are left. Bytes count as
+            `layout.row_bytes` a row. They may change whenever the store is opened.
         dtype: of the weights in every tier, "float32" or "bfloat16" (narrow rows, about half the
             bytes); state and arithmetic are float32; see docs/narrow_rows.md. Fixed once the store
             exists.
@@ -120,6 +123,8 @@ class TableConfig:
     share: float = 1.0
     statistics: bool = False
     expiry: Expiry | None = None
+    max_rows: int | None = None
+    max_bytes: int | str | None = None
     dtype: str = "float32"
     rounding: str = "stochastic"
 
@@ -157,6 +162,7 @@ class TableConfig:
             if not isinstance(self.expiry, Expiry):
                 raise ConfigError(f"{where}: expiry={self.expiry!r} must be an hps.Expiry or None")
             object.__setattr__(self, "statistics", True)
+        self._check_bounds(where)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:
@@ -167,6 +173,25 @@ class TableConfig:
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+    def _check_bounds(self, where: str) -> None:
+        for name in ("max_rows", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and self.expiry is None:
+                raise ConfigError(
+                    f"{where}: {name}={value!r} has the rows die early whose death is nearest, and "
+                    "without expiry none dies; give expiry=hps.Expiry(...), too"
+                )
+        if self.max_rows is not None:
+            require_whole(f"{where}: max_rows", self.max_rows, 1, 2**63 - 1)
+        if self.max_bytes is not None:
+            size = parse_bytes(self.max_bytes, f"{where}: max_bytes")
+            if size < self.layout.row_bytes:
+                raise ConfigError(
+                    f"{where}: max_bytes={self.max_bytes!r} holds no row; one takes "
+                    f"{self.layout.row_bytes} bytes"
+                )
+            object.__setattr__(self, "max_bytes", size)
 
     def _check_dtype(self, where: str) -> None:
         for name, value, known in (

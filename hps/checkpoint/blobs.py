@@ -110,11 +110,14 @@ def encode_tables(
 
 
 def encode_period(
-    period: int, rules: Mapping[str, Expiry], unsettled: Collection[str] = ()
+    period: int,
+    rules: Mapping[str, Expiry],
+    unsettled: Collection[str] = (),
+    early: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, bytes]:
-    """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, and
-    the tables whose rows have those rules in part alone; none of period 0 without rules, at which
-    stores begin.
+    """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, the
+    tables whose rows have those rules in part alone, and what bounds did as the period began:
+    (lead, rows that died early) by table; none of period 0 without rules, at which stores begin.
 
     >>> encode_period(0, {}), decode_period(encode_period(7, {}))
     ({}, 7)
@@ -126,6 +129,8 @@ def encode_period(
         value["rules"] = {name: expiry.described() for name, expiry in rules.items()}
     if unsettled:
         value["unsettled"] = sorted(unsettled)
+    if early:
+        value["early"] = {name: list(deaths) for name, deaths in early.items()}
     return {PERIOD: encode_json(value, "period")}
 
 
@@ -167,6 +172,22 @@ def decode_unsettled(extras: Mapping[str, bytes]) -> frozenset[str]:
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise CorruptionError(f"the checkpoint's {PERIOD} holds no list of tables: {found!r}")
     return frozenset(found)
+
+
+def decode_early(extras: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
+    """What bounds did as the period began, as encode_period was given it.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    decode_period(extras)
+    found = (decode_json(extras, PERIOD) or {}).get("early", {})
+    try:
+        return {name: (int(lead), int(rows)) for name, (lead, rows) in found.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptionError(
+            f"the checkpoint's {PERIOD} holds no early deaths: {error}"
+        ) from error
 
 
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
@@ -257,6 +278,9 @@ def table_to_json(table: TableConfig) -> Json:
         described["statistics"] = True
     if table.expiry is not None:
         described["expiry"] = table.expiry.described()
+    for name in ("max_rows", "max_bytes"):
+        if getattr(table, name) is not None:
+            described[name] = getattr(table, name)
     if table.is_narrow:
         described |= {"dtype": table.dtype, "rounding": table.rounding}
     return described

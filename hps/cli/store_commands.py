@@ -124,6 +124,12 @@ def run_stats(options: argparse.Namespace) -> int:
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
         if "expiry" in table:
             print(f"  rows die by {table['expiry']}", file=out)
+        if "max_rows" in table:
+            print(
+                f"  at most {table['max_rows']:,} rows as a period begins; in this one "
+                f"{table['rows_bounded']:,} died early, by a lead of {table['lead']:,}",
+                file=out,
+            )
     if "ranks" in figures:
         rows = ", ".join(f"{of_rank:,}" for of_rank in figures["ranks"]["rows"])
         print(

@@ -17,6 +17,7 @@ from hps.checkpoint.blobs import (
     ModelState,
     OtherTables,
     decode_dense,
+    decode_early,
     decode_json,
     decode_period,
     decode_rules,
@@ -34,6 +35,7 @@ from hps.common.locks import assert_held
 from hps.contracts.tiers import RowTier
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.bounds import EarlyDeaths
 from hps.parameter_server.life import first_rules
 from hps.parameter_server.tables import Tables
 from hps.update_log import History, OpenLog, ServedCheckpoint
@@ -54,6 +56,8 @@ class Checkpoints:
         self._tables = tables
         self._batches = batches
         self.history = history  # guarded by the updates
+        if history is not None:
+            tables.num_shards = history.epoch.count
         tables.dense_mark = self._find_dense_mark()
         # Stored tables that the config does not name. Guarded by the updates.
         self._other_tables = self._find_other_tables()
@@ -133,7 +137,7 @@ class Checkpoints:
                 **dense,
                 **mark.blobs(),
                 **described,
-                **encode_period(tables.period, tables.rules, tables.unsettled),
+                **encode_period(tables.period, tables.rules, tables.unsettled, tables.early),
             }
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
@@ -251,7 +255,7 @@ class Checkpoints:
         assert_held(tables.lock)
         rates = decode_json(extras, RATES) or {}
         period, rules = decode_period(extras), decode_rules(extras)
-        unsettled = decode_unsettled(extras)
+        unsettled, early = decode_unsettled(extras), decode_early(extras)
         known = {name: rate for name, rate in rates.items() if name in tables.learning_rates}
         before = self._other_tables
         other_tables = OtherTables.of(extras, tables.configs).with_more(before)
@@ -273,6 +277,7 @@ class Checkpoints:
             named_tables = tables.configs.values()
             tables.set_life(period, first_rules(named_tables, tables.store, rules))
             tables.unsettled = unsettled
+            tables.early = {name: EarlyDeaths(*deaths) for name, deaths in early.items()}
             if history is not None:
                 history.follow_restore(extras)
 
@@ -366,6 +371,7 @@ class Checkpoints:
             history = History.begin(self._tables.store, index, count, ServedCheckpoint.of(extras))
             history.open_log(open_log)
             self.history = history
+            self._tables.num_shards = history.epoch.count
             return history
 
     def descent(self) -> str:

@@ -5,11 +5,12 @@ is a distinct key of a batch that the tier had (or, of a pull whose keys hardly 
 occurrence), a miss a distinct key that it had not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.parameter_server.bounds import EarlyDeaths, bound_stats
 
 if TYPE_CHECKING:
     from hps.dram_cache.tier import DramTier
@@ -74,7 +75,13 @@ class TableTiers:
     dram: "DramTier | None" = None  # where there is a gpu_cache over it
 
 
-def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, int]) -> Json:
+def server_stats(
+    tables: Iterable[TableTiers],
+    store: Json,
+    budgets: dict[str, int],
+    early: Mapping[str, EarlyDeaths],
+    num_shards: int = 1,
+) -> Json:
     """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
 
     With a gpu_cache it comes first, under its name.
@@ -82,6 +89,8 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
     Args:
         store: what the store says of itself.
         budgets: bytes of each cache tier, by its name.
+        early: what bounds did as the period began, by table.
+        num_shards: that the tables are divided among.
     """
     parts: Json = {}
     of_table = store.get("tables", {})
@@ -95,6 +104,7 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
             **({"statistics": True} if stack.layout.has_statistics else {}),
             **({"expired_rows": stack.rows_expired} if stack.layout.has_statistics else {}),
             **({"expiry": str(stack.config.expiry)} if stack.config.expiry else {}),
+            **bound_stats(stack.config, num_shards, early.get(stack.name)),
             **({"dtype": "bfloat16"} if stack.layout.is_narrow else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),

@@ -17,6 +17,7 @@ from hps.update_log.records import Kind, Mutation, decode
 
 # What a table may be given anew without the log's records meaning something else.
 _FREE = ("lr",)
+_LIFE = ("expiry", "max_rows", "max_bytes")  # by which rows die in the periods of the log
 
 
 class ReplayTarget(Protocol):
@@ -110,12 +111,13 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
-        if new.expiry != old.expiry:
-            raise ConfigError(
-                f"table {old.name!r}: expiry={new.expiry!r} was {old.expiry!r} when the updates "
-                "were made that are in the log and still to be applied; open the store once with "
-                "hps.open(path, read_only=False) and leave its `with` block, then change it"
-            )
+        for name in _LIFE:
+            if (now := getattr(new, name)) != (then := getattr(old, name)):
+                raise ConfigError(
+                    f"table {old.name!r}: {name}={now!r} was {then!r} when the updates were made "
+                    "that are in the log and still to be applied; open the store once with "
+                    "hps.open(path, read_only=False) and leave its `with` block, then change it"
+                )
         for name, value in vars(old.optimizer).items():
             now = getattr(new.optimizer, name)
             if name not in _FREE and now != value:
