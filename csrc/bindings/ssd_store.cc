@@ -344,11 +344,22 @@ void BindHeldFolder(nb::module_& module) {
       .def("check", [](const HeldFolder& folder) { ThrowIfError(folder.Check()); });
 }
 
+void BindFunctions(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  module.def("verify_store", &Verify, nb::arg("path"), Release());
+  module.def("find_foreign", &Foreign, nb::arg("path"), nb::arg("own"), Release());
+  module.def(
+      "crc32c",
+      [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },
+      nb::arg("data"), nb::arg("seed") = 0);
+}
+
 }  // namespace
 
 void BindSsdStore(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   BindHeldFolder(module);
+  BindFunctions(module);
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());
@@ -411,12 +422,6 @@ void BindSsdStore(nb::module_& module) {
       .def("stats", &StoreStats, Release())
       .def("verify", &VerifyOpen, Release())
       .def("close", &SsdStore::Close, Release());
-  module.def("verify_store", &Verify, nb::arg("path"), Release());
-  module.def("find_foreign", &Foreign, nb::arg("path"), nb::arg("own"), Release());
-  module.def(
-      "crc32c",
-      [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },
-      nb::arg("data"), nb::arg("seed") = 0);
 }
 
 }  // namespace hps

@@ -125,6 +125,7 @@ class TrainOptions(
         self._check_accumulator()
         self._check_validation()
         if not self.resume:  # else the stored rules may complete them
+            self.check_bounds()
             self.expiry()
         if self.advance_every == OF_FILE and self.shuffle_files:
             raise ConfigError(
@@ -307,6 +308,7 @@ class TrainOptions(
             shared_vocabulary=bool(self.shared_vocabulary),
             statistics=bool(self.statistics),
             expiry=self.expiry(),
+            **self.bounds(),
             dtype=self.row_dtype or "float32",
         )
 

@@ -52,6 +52,7 @@ class StoredModel:
         row_dtype: of its rows' weights; None where it describes none.
         statistics: its rows count; None where it describes none.
         expiry: by which rules they die, as plain values; None where they live for ever.
+        bounds: on their number, as fields of TableConfig.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -66,6 +67,7 @@ class StoredModel:
     seed: int | None = None
     statistics: bool | None = None
     expiry: "Json | None" = None
+    bounds: "Json | None" = None
 
     @classmethod
     def of(
@@ -101,6 +103,7 @@ class StoredModel:
             seed,
             statistics=table.statistics,
             expiry=None if table.expiry is None else table.expiry.described(),
+            bounds={"max_rows": table.max_rows, "max_bytes": table.max_bytes},
         )
 
     def flags(self) -> Json:
@@ -247,7 +250,12 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         option = "expire_below" if name == "min_score" else f"expire_{name}"
         if getattr(options, option) is None:
             stored[option] = number
-    return replace(options, seed=_seed_of(options, model), **stored)
+    for name, bound in (model.bounds or {}).items():
+        if getattr(options, name) is None:
+            stored[name] = bound
+    completed = replace(options, seed=_seed_of(options, model), **stored)
+    completed.check_bounds()
+    return completed
 
 
 def _seed_of(options: TrainOptions, model: StoredModel) -> int:
