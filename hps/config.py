@@ -101,6 +101,9 @@ class TableConfig:
             the store exists, from the next period on.
         admission: which new keys come by a row; None: each at its first update. count= implies
             statistics, and stays once the store exists, with any number.
+        max_rows, max_bytes: bounds, each None or above 0, on a table with expiry: as a period
+            begins, rows whose death is nearest die early until no more are left. Bytes count as
+            `layout.row_bytes` a row. They may change whenever the store is opened.
         dtype: of the weights in every tier, "float32" or "bfloat16" (narrow rows, about half the
             bytes); state and arithmetic are float32; see docs/narrow_rows.md. Fixed once the store
             exists.
@@ -124,6 +127,8 @@ class TableConfig:
     statistics: bool = False
     expiry: Expiry | None = None
     admission: Admission | None = None
+    max_rows: int | None = None
+    max_bytes: int | str | None = None
     dtype: str = "float32"
     rounding: str = "stochastic"
 
@@ -168,6 +173,7 @@ class TableConfig:
                 )
             if self.admission.count is not None:
                 object.__setattr__(self, "statistics", True)
+        self._check_bounds(where)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:
@@ -178,6 +184,25 @@ class TableConfig:
             object.__setattr__(self, "features", tuple(self.features))
             if len(set(self.features)) != len(self.features):
                 raise ConfigError(f"{where}: features={self.features!r} names a feature twice")
+
+    def _check_bounds(self, where: str) -> None:
+        for name in ("max_rows", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and self.expiry is None:
+                raise ConfigError(
+                    f"{where}: {name}={value!r} has the rows die early whose death is nearest, and "
+                    "without expiry none dies; give expiry=hps.Expiry(...), too"
+                )
+        if self.max_rows is not None:
+            require_whole(f"{where}: max_rows", self.max_rows, 1, 2**63 - 1)
+        if self.max_bytes is not None:
+            size = parse_bytes(self.max_bytes, f"{where}: max_bytes")
+            if size < self.layout.row_bytes:
+                raise ConfigError(
+                    f"{where}: max_bytes={self.max_bytes!r} holds no row; one takes "
+                    f"{self.layout.row_bytes} bytes"
+                )
+            object.__setattr__(self, "max_bytes", size)
 
     def _check_dtype(self, where: str) -> None:
         for name, value, known in (

@@ -26,6 +26,7 @@ namespace {
 using Rows = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics,
 // whether its weights are bfloat16
@@ -125,8 +126,17 @@ void Fetch(const SsdStore& store, size_t table, ConstKeys keys, Rows rows, Flags
   ThrowIfError(fetched);
 }
 
-void SetPeriod(SsdStore& store, uint32_t period, bool is_change) {
-  ThrowIfError(store.SetPeriod(period, is_change));
+void SetPeriod(SsdStore& store, uint32_t period, bool is_change,
+               const std::vector<uint32_t>& horizons) {
+  ThrowIfError(store.SetPeriod(period, is_change, horizons));
+}
+
+void CountDeaths(const SsdStore& store, size_t table, uint32_t period, Counts counts) {
+  const TableStore& asked = TableOf(store, table);
+  ThrowIfError(store.CheckReadable());
+  Require(counts.shape(0) > 1, "two counts or more are needed");
+  const nb::gil_scoped_release release;
+  asked.CountDeaths(period, counts.data(), counts.shape(0));
 }
 
 bool HasDeaths(const SsdStore& store, size_t table) {
@@ -334,11 +344,22 @@ void BindHeldFolder(nb::module_& module) {
       .def("check", [](const HeldFolder& folder) { ThrowIfError(folder.Check()); });
 }
 
+void BindFunctions(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  module.def("verify_store", &Verify, nb::arg("path"), Release());
+  module.def("find_foreign", &Foreign, nb::arg("path"), nb::arg("own"), Release());
+  module.def(
+      "crc32c",
+      [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },
+      nb::arg("data"), nb::arg("seed") = 0);
+}
+
 }  // namespace
 
 void BindSsdStore(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   BindHeldFolder(module);
+  BindFunctions(module);
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());
@@ -377,7 +398,10 @@ void BindSsdStore(nb::module_& module) {
             return std::make_unique<TableScan>(store.cache(), TableOf(store, table).Snapshot());
           },
           nb::keep_alive<0, 1>(), Release())
-      .def("set_period", &SetPeriod, nb::arg("period"), nb::arg("is_change"), Release())
+      .def("set_period", &SetPeriod, nb::arg("period"), nb::arg("is_change"), nb::arg("horizons"),
+           Release())
+      .def("count_deaths", &CountDeaths, nb::arg("table"), nb::arg("period"),
+           nb::arg("counts").noconvert())
       .def("has_deaths", &HasDeaths, nb::arg("table"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
@@ -398,12 +422,6 @@ void BindSsdStore(nb::module_& module) {
       .def("stats", &StoreStats, Release())
       .def("verify", &VerifyOpen, Release())
       .def("close", &SsdStore::Close, Release());
-  module.def("verify_store", &Verify, nb::arg("path"), Release());
-  module.def("find_foreign", &Foreign, nb::arg("path"), nb::arg("own"), Release());
-  module.def(
-      "crc32c",
-      [](nb::bytes data, uint32_t seed) { return Crc32c(seed, data.c_str(), data.size()); },
-      nb::arg("data"), nb::arg("seed") = 0);
 }
 
 }  // namespace hps

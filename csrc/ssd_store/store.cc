@@ -98,12 +98,14 @@ Status SsdStore::Erase(size_t table, const uint64_t* keys, uint64_t count, uint8
   return state_.Explained(tables_[table].Erase(keys, count, found));
 }
 
-Status SsdStore::SetPeriod(uint32_t period, bool is_change) {
+Status SsdStore::SetPeriod(uint32_t period, bool is_change, const std::vector<uint32_t>& horizons) {
   HPS_RETURN_IF_ERROR(state_.CheckOwner());
   const std::lock_guard<OwnedMutex> lock(state_.lock());
   if (is_change) HPS_RETURN_IF_ERROR(state_.CheckWritable());
   if (is_change) checkpointer_.SetChanged(true);
-  for (size_t table = 0; table < tables_.size(); ++table) tables_[table].SetPeriod(period);
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    tables_[table].SetPeriod(period, table < horizons.size() ? horizons[table] : 0);
+  }
   compactor_.Wake();
   return Status::Ok();
 }

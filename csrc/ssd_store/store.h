@@ -49,8 +49,9 @@ class SsdStore {
   Status Erase(size_t table, const uint64_t* keys, uint64_t count, uint8_t* found);
   // In every table the rows that are dead in the period are absent from now on. A checkpoint that
   // was loaded is at period 0 until its caller, who knows, has set the one in which it was taken;
-  // any other is a change, like a mutation.
-  Status SetPeriod(uint32_t period, bool is_change);
+  // any other is a change, like a mutation. Of table i rows die early that would by horizons[i],
+  // where that is later.
+  Status SetPeriod(uint32_t period, bool is_change, const std::vector<uint32_t>& horizons = {});
   // Rewrites whatever has anything dead in it, of tables [first, end). If nothing was stored since
   // the current checkpoint, that one is renewed, so that the space is free at once: a new id, all
   // else the same. Damage ends it with kCorruption once the rest is done.

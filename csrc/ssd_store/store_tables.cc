@@ -114,6 +114,7 @@ Status StoreTables::Check(const Checkpoint& checkpoint) {
 Status StoreTables::Seal(Checkpoint* checkpoint) {
   state_->AssertLocked();
   for (const std::unique_ptr<TableStore>& table : tables_) {
+    HPS_RETURN_IF_ERROR(table->BuryEarly());
     HPS_RETURN_IF_ERROR(table->Seal());
     table->DropDead(&retired_);
     checkpoint->tables.push_back(table->ToCheckpoint());

@@ -52,13 +52,68 @@ void TableStore::CountExpired(Segment* segment) const {
   segment->expired = num_expired;
 }
 
-void TableStore::SetPeriod(uint32_t period) {
+void TableStore::SetPeriod(uint32_t period, uint32_t horizon) {
   context_->lock->AssertHeld();
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   period_ = period;
   for (const std::shared_ptr<Segment>& segment : segments_) {
-    if (segment != nullptr) CountExpired(segment.get());
+    if (segment == nullptr) continue;
+    if (horizon > period) {
+      for (uint32_t& death : segment->deaths) {
+        if (death <= period || death > horizon) continue;
+        death = kDiesEarly;
+        has_early_ = true;
+      }
+    }
+    CountExpired(segment.get());
   }
+}
+
+// What the index does not name has kNeverDies, too, so that rows which never die are the rest.
+void TableStore::CountDeaths(uint32_t period, uint64_t* counts, uint64_t num_counts) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::fill(counts, counts + num_counts, 0);
+  uint64_t num_mortal = 0;
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment == nullptr) continue;
+    for (const uint32_t death : segment->deaths) {
+      num_mortal += death != kNeverDies;
+      if (death > period) ++counts[std::min<uint64_t>(death - period, num_counts - 1)];
+    }
+  }
+  counts[0] = index_.size() - num_mortal;
+}
+
+std::shared_ptr<Segment> TableStore::FindEarly() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment == nullptr || !segment->is_sealed) continue;
+    const std::vector<uint32_t>& deaths = segment->deaths;
+    if (std::find(deaths.begin(), deaths.end(), kDiesEarly) != deaths.end()) return segment;
+  }
+  return nullptr;
+}
+
+// A compaction that runs meanwhile takes records along with their marks, so that one segment is
+// looked for after the other.
+Status TableStore::BuryEarly() {
+  context_->lock->AssertHeld();
+  if (!has_early_) return Status::Ok();
+  HPS_RETURN_IF_ERROR(Seal());  // so that each key is in a footer
+  while (const std::shared_ptr<Segment> segment = FindEarly()) {
+    std::shared_ptr<File> file;
+    HPS_RETURN_IF_ERROR(context_->cache->Open(segment->info.number, segment->path, &file));
+    Status buried;
+    FooterVisitor visitor;
+    visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
+      if (buried.ok()) buried = Bury(*segment, first, keys, count, /*only_early=*/true);
+    };
+    HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
+    HPS_RETURN_IF_ERROR(std::move(buried));
+    context_->bytes_read += segment->info.FooterBytes();
+  }
+  has_early_ = false;
+  return Status::Ok();
 }
 
 // Of a table that was just loaded. Periods of death of records that the index does not name are
@@ -113,14 +168,17 @@ std::vector<std::shared_ptr<Segment>> TableStore::ToBury(double threshold, uint6
 }
 
 Status TableStore::Bury(const Segment& segment, uint64_t first, const uint64_t* keys,
-                        uint64_t count) {
+                        uint64_t count, bool only_early) {
   context_->lock->AssertHeld();
   // A checkpoint that was loaded meanwhile has other segments.
   const auto is_own = [&] {
     return std::any_of(segments_.begin(), segments_.end(),
                        [&](const auto& other) { return other.get() == &segment; });
   };
-  const auto is_expired = [&](uint64_t i) { return IsDeadBy(segment.deaths[first + i]); };
+  const auto is_expired = [&](uint64_t i) {
+    const uint32_t death = segment.deaths[first + i];
+    return only_early ? death == kDiesEarly : IsDeadBy(death);
+  };
   for (uint64_t start = 0; start < count; start += kLockedKeys) {
     const uint64_t end = std::min(count, start + kLockedKeys);
     uint64_t num_expired = 0;

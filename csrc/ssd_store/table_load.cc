@@ -15,6 +15,7 @@ namespace hps {
 void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   writer_.reset();
   ++num_loads_;
+  has_early_ = false;
   period_ = 0;  // nothing is buried before the caller says in which one the checkpoint is
   busy_.clear();
   set_aside_.clear();

@@ -108,8 +108,15 @@ class TableStore {
   void Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const;
   uint64_t num_rows() const;
   // Rows whose period of death has come are absent from now on, whatever becomes of their bytes.
-  // Looks at four bytes a record, in memory.
-  void SetPeriod(uint32_t period);
+  // So are rows whose own period comes by `horizon`, if that is later: they die early. Looks at
+  // four bytes a record, in memory.
+  void SetPeriod(uint32_t period, uint32_t horizon = 0);
+  // counts[0]: rows that never die; counts[i]: rows that die i periods after this one, and with the
+  // last of `num_counts` those that die later. Cost as SetPeriod.
+  void CountDeaths(uint32_t period, uint64_t* counts, uint64_t num_counts) const;
+  // Erases the rows that have died early, of which no footer tells: before a checkpoint. Reads the
+  // keys of their segments, 8 bytes a record.
+  Status BuryEarly();
   TableFigures Figures() const;
   TableSnapshot Snapshot() const;
 
@@ -145,9 +152,11 @@ class TableStore {
   // Sealed segments of which expired records would give back more than the threshold's share, or
   // any if it is negative; numbered below `below`.
   std::vector<std::shared_ptr<Segment>> ToBury(double threshold, uint64_t below) const;
-  // Erases those records [first, first + count) of a segment that are expired, and whose keys these
-  // are, so that what compaction takes away with them uncovers no older record of a key.
-  Status Bury(const Segment& segment, uint64_t first, const uint64_t* keys, uint64_t count);
+  // Erases those records [first, first + count) of a segment that are expired (only_early: that
+  // have died early), and whose keys these are, so that what compaction takes away with them
+  // uncovers no older record of a key.
+  Status Bury(const Segment& segment, uint64_t first, const uint64_t* keys, uint64_t count,
+              bool only_early = false);
   // Forgets segments that hold no live record and no tombstone that is still needed; whether any.
   bool DropDead(std::vector<std::weak_ptr<Segment>>* retired);
   // Segments numbered `below` or higher stay out of it. False if there is nothing to do, or a
@@ -186,6 +195,8 @@ class TableStore {
     uint64_t detained = 0;  // bytes of tombstones that older segments still need
   };
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
+  // In place of a period of death: dead in every period, as none begins before 1.
+  static constexpr uint32_t kDiesEarly = 1;
   static constexpr uint64_t kLockedKeys = 4096;       // changed under one hold of the lock
   static constexpr uint64_t kInstalledKeys = 131072;  // the same, by all threads
 
@@ -217,6 +228,7 @@ class TableStore {
   }
   bool IsDeadBy(uint32_t death) const { return death != kNeverDies && death <= period_; }
   bool IsExpired(uint64_t location) const;
+  std::shared_ptr<Segment> FindEarly() const;
   // The index names the record no more, which is counted there, or in the segment; returns when it
   // dies.
   uint32_t Unname(uint64_t location, std::vector<Change>* changes);
@@ -245,6 +257,7 @@ class TableStore {
   std::unique_ptr<KeyItem[]> items_;
   std::vector<RecordPiece> pieces_;
   uint32_t period_ = 0;
+  bool has_early_ = false;  // records that are marked as dead early may be there
   uint64_t num_loads_ = 0;
   std::set<uint32_t> busy_;       // ordinals of the running compaction, which only it may remove
   std::set<uint64_t> set_aside_;  // numbers of segments that compaction could not read

@@ -116,10 +116,12 @@ def encode_period(
     rules: Mapping[str, Expiry],
     unsettled: Collection[str] = (),
     num_updates: Mapping[str, int] | None = None,
+    early: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, bytes]:
     """The blob of a checkpoint that holds its period, by which rules rows die in it, by table, the
-    tables whose rows have those rules in part alone, and of tables that draw which keys they admit
-    the number of updates; none of period 0 without the others, at which stores begin.
+    tables whose rows have those rules in part alone, the updates of tables that draw which keys
+    they admit, and what bounds did as the period began: (lead, rows that died early) by table; none
+    of period 0 without the others, at which stores begin.
 
     >>> encode_period(0, {}), decode_period(encode_period(7, {}))
     ({}, 7)
@@ -133,6 +135,8 @@ def encode_period(
         value["unsettled"] = sorted(unsettled)
     if num_updates:
         value["updates"] = dict(num_updates)
+    if early:
+        value["early"] = {name: list(deaths) for name, deaths in early.items()}
     return {PERIOD: encode_json(value, "period")}
 
 
@@ -187,6 +191,22 @@ def decode_num_updates(extras: Mapping[str, bytes]) -> dict[str, int]:
     if not isinstance(found, dict) or not all(type(one) is int for one in found.values()):
         raise CorruptionError(f"the checkpoint's {PERIOD} holds no numbers of updates: {found!r}")
     return found
+
+
+def decode_early(extras: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
+    """What bounds did as the period began, as encode_period was given it.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    decode_period(extras)
+    found = (decode_json(extras, PERIOD) or {}).get("early", {})
+    try:
+        return {name: (int(lead), int(rows)) for name, (lead, rows) in found.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptionError(
+            f"the checkpoint's {PERIOD} holds no early deaths: {error}"
+        ) from error
 
 
 def encode_dense(model: ModelState | None, reader: JsonView | None) -> dict[str, bytes]:
@@ -279,6 +299,9 @@ def table_to_json(table: TableConfig) -> Json:
         described["expiry"] = table.expiry.described()
     if table.admission is not None:
         described["admission"] = table.admission.described()
+    for name in ("max_rows", "max_bytes"):
+        if getattr(table, name) is not None:
+            described[name] = getattr(table, name)
     if table.is_narrow:
         described |= {"dtype": table.dtype, "rounding": table.rounding}
     return described

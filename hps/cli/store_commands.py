@@ -128,6 +128,12 @@ def run_stats(options: argparse.Namespace) -> int:
             waiting = table.get("waiting", {}).get("rows")
             records = "" if waiting is None else f", with {waiting:,} records of those that wait"
             print(f"  keys come by rows by {table['admission']}{records}", file=out)
+        if "max_rows" in table:
+            print(
+                f"  at most {table['max_rows']:,} rows as a period begins; in this one "
+                f"{table['rows_bounded']:,} died early, by a lead of {table['lead']:,}",
+                file=out,
+            )
     if "ranks" in figures:
         rows = ", ".join(f"{of_rank:,}" for of_rank in figures["ranks"]["rows"])
         print(

@@ -12,6 +12,7 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
 from hps.errors import ConfigError
+from hps.parameter_server.bounds import DeathCounts
 from hps.parameter_server.periods import refuse_uncounted
 from hps.parameter_server.server import ParameterServer
 
@@ -46,7 +47,19 @@ class PeriodVerbs:
             )
             refusal.is_shared = True
             raise refusal
-        return self._together.agreed(what, lambda: self._local.advance_period(target))
+        periods = self._local.parts.periods
+        counts = self._together.agreed(what, lambda: periods.count_bounded(target))
+        whole = {name: self._over_ranks(part) for name, part in sorted(counts.items())}
+        return self._together.agreed(what, lambda: periods.advance_as(target, whole))
+
+    def _over_ranks(self, counts: DeathCounts) -> DeathCounts:
+        """The sum of what each rank has."""
+        places = np.flatnonzero(counts)
+        whole = np.zeros_like(counts)
+        own = places.tolist(), counts[places].tolist()
+        for their_places, numbers in self._together.world.control.gather(own):
+            whole[their_places] += np.array(numbers, np.uint64)
+        return whole
 
     def _check(self, to: int | None) -> int:
         """The period that this rank would begin. A pass by other rules may fail on one rank after

@@ -91,9 +91,18 @@ class RowTier(Protocol):
     def num_rows(self, table: str) -> int:
         """Stored keys of the table, exactly."""
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """Rows of tables with expiry whose period of death has come are absent to every verb from
-        now on; it is a mutation. Where no engine keeps such tables nothing is to be done."""
+        now on; it is a mutation. Where no engine keeps such tables nothing is to be done.
+
+        Args:
+            period: the period.
+            horizons: by table: its rows die early that would by then; later ones do not.
+        """
+
+    def count_deaths(self, table: str, period: int) -> npt.NDArray[np.uint64]:
+        """Rows of a table with expiry that live beyond a period, not before the store's: [0] never
+        die, [i] die in the i-th period after it, i up to the longest gap that counts."""
 
     def follow_period(self) -> None:
         """Goes to the period of the current checkpoint, as an opening and a restore do by
@@ -270,9 +279,9 @@ class TableTier(Protocol):
     def turns(self) -> list[_C.Turn]:
         """While all of these are had (`still`) no row moves between the tiers from here on down."""
 
-    def begin_period(self, period: int) -> None:
-        """Drops every cached row that is dead in the period, in which updates count from now on;
-        none is dirty; within `still`, and under the lock."""
+    def begin_period(self, period: int, horizon: int) -> None:
+        """Drops every cached row that dies by the horizon; updates count in the period, which may
+        be earlier, from now on; none is dirty; within `still`, and under the lock."""
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint; within `still`."""

@@ -10,7 +10,7 @@ from hps.common.admission import MAX_COUNT, Admission
 from hps.common.expiry import MAX_GAP, Expiry
 from hps.errors import ConfigError
 from hps.options.declare import named, option, switch
-from hps.options.values import SWITCH, number, whole
+from hps.options.values import SIZE, SWITCH, number, whole
 
 OF_DATA, OF_FILE = "data", "file"
 ADVANCE_EVERY = (OF_DATA, OF_FILE)
@@ -62,6 +62,16 @@ class LifeOptions:
         None, number(0), "what a show without a click is worth; if not given, 0.1"
     )
     expire_click: float | None = option(None, number(0), "what a click is worth; if not given, 1")
+    max_rows: int | None = option(
+        None,
+        whole(1, 2**63 - 1),
+        "as a period begins, rows whose death is nearest die early until no table has more than N "
+        "rows; of tables with expiry; with --resume as the stored model has it, if it is not given",
+        metavar="N",
+    )
+    max_bytes: int | str | None = option(
+        None, SIZE, "the same in bytes of rows in memory; of both the smaller counts"
+    )
 
     admit_count: int | None = option(
         None,
@@ -123,3 +133,18 @@ class LifeOptions:
                 "--expire-unseen, --expire-below or both, too"
             )
         return Expiry(**given)
+
+    def bounds(self) -> dict[str, Any]:
+        """The fields of a TableConfig that bound its rows, as far as they are given; none where
+        rows live for ever, as far as is known before the stored rules are."""
+        asked = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return given if self.expiry() is not None else {}
+
+    def check_bounds(self) -> None:
+        """ConfigError if there are bounds, and no rules by which rows die."""
+        if (self.max_rows, self.max_bytes) != (None, None) and self.expiry() is None:
+            raise ConfigError(
+                "--max-rows and --max-bytes have rows die early, and without rules none dies; give "
+                "--expire-unseen, --expire-below or both, too"
+            )

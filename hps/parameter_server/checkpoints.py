@@ -52,6 +52,8 @@ class Checkpoints:
         self._tables = tables
         self._batches = batches
         self.history = history  # guarded by the updates
+        if history is not None:
+            tables.num_shards = history.epoch.count
         tables.dense_mark = self._find_dense_mark()
         # Stored tables that the config does not name. Guarded by the updates.
         self._other_tables = self._find_other_tables()
@@ -363,6 +365,7 @@ class Checkpoints:
             history = History.begin(self._tables.store, index, count, ServedCheckpoint.of(extras))
             history.open_log(open_log)
             self.history = history
+            self._tables.num_shards = history.epoch.count
             return history
 
     def descent(self) -> str:

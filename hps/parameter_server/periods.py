@@ -5,7 +5,7 @@ has the period and tells the caches of it; life.py, which changes rules; batches
 tiers/statistics.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -17,6 +17,13 @@ from hps.common.row_layout import Statistics
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.bounds import (
+    DeathCounts,
+    EarlyDeaths,
+    find_lead,
+    most_rows,
+    warn_if_over,
+)
 from hps.parameter_server.life import RuleChange, pinned_meanwhile
 from hps.parameter_server.tables import Tables
 from hps.tiers.statistics import read_statistics
@@ -47,6 +54,21 @@ class Periods:
             self._begin(self.check(to), tables.changed_rules(), allow_empty)
             return tables.period
 
+    def count_bounded(self, target: int) -> dict[str, DeathCounts]:
+        """Of tables with bounds the rows that will live beyond a period, by their deaths."""
+        tables = self._tables
+        with tables.updates:
+            names = [name for name in tables.rules if self._most(name) is not None]
+            for name in names:
+                tables.stacks[name].write_back()
+            return {name: tables.store.count_deaths(name, target) for name in names}
+
+    def advance_as(self, target: int, counts: Mapping[str, DeathCounts]) -> int:
+        """As `advance`, where rows die early as bounds want it of these counts: of all ranks."""
+        with self._tables.updates:
+            self._begin(self.check(target), {}, allow_empty=False, counts=counts)
+            return self._tables.period
+
     def check(self, to: int | None) -> int:
         """The period that `advance` would begin; nothing changes. Errors as `advance`."""
         tables = self._tables
@@ -60,9 +82,15 @@ class Periods:
 
     def begin(self, period: int) -> None:
         """The store is at that period from now on, and rows die as before. Within the updates."""
-        self._begin(period, {}, allow_empty=True)
+        self._begin(period, {}, allow_empty=False)
 
-    def _begin(self, target: int, changed: Mapping[str, Expiry | None], allow_empty: bool) -> None:
+    def _begin(
+        self,
+        target: int,
+        changed: Mapping[str, Expiry | None],
+        allow_empty: bool,
+        counts: Mapping[str, DeathCounts] | None = None,
+    ) -> None:
         """Begins a period with other rules of some tables. Within the updates."""
         tables = self._tables
         tables.begin_change("advance_period")
@@ -82,10 +110,38 @@ class Periods:
                 change.apply(tables.store)
             now = {**tables.rules, **changed}
             rules = {name: expiry for name, expiry in now.items() if expiry is not None}
+            early = self._early_deaths(target, rules.keys() & mortal, allow_empty, counts)
             with tables.lock:
                 if mortal and (pins := tables.pins):  # which may have come since it was checked
                     raise pinned_meanwhile(pins)
-                tables.begin_period(target, rules)
+                tables.begin_period(target, rules, early)
+
+    def _most(self, table: str) -> int | None:
+        """How many rows this store may have of a table as a period begins."""
+        config = self._tables.configs.get(table)
+        return None if config is None else most_rows(config, self._tables.num_shards)
+
+    def _early_deaths(
+        self,
+        target: int,
+        names: Iterable[str],
+        allow_empty: bool,
+        counts: Mapping[str, DeathCounts] | None,
+    ) -> dict[str, EarlyDeaths]:
+        """What bounds want of tables whose rows are all in the store, by the rules of the period.
+        Within `still`, so that none changes before it begins."""
+        found = {}
+        for name in names:
+            if (most := self._most(name)) is None:
+                continue
+            if counts is None:
+                of_table = self._tables.store.count_deaths(name, target)
+            else:
+                of_table = counts[name]
+            found[name] = early = find_lead(of_table, most, allow_empty)
+            num_left = int(of_table.sum()) - early.rows
+            warn_if_over(name, num_left, most, num_left > int(of_table[0]))
+        return found
 
     def _target(self, to: int | None) -> int:
         """The period to begin, if it may begin now. Under the lock."""

@@ -215,4 +215,6 @@ class RowVerbs:
             gpu = tables.config.gpu
             budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
             budgets["dram_cache"] = int(tables.config.dram.bytes)
-            return server_stats(tables.tiers.values(), store, budgets)
+            return server_stats(
+                tables.tiers.values(), store, budgets, tables.early, tables.num_shards
+            )

@@ -246,11 +246,12 @@ class ParameterServer:
         """Begins the next period, or a later one; it is durable with the next checkpoint.
 
         Rows whose period of death has come are absent from now on, to every verb and in every tier.
-        Rules (TableConfig.expiry) that differ from those in force come into force.
+        Rules (TableConfig.expiry) that differ from those in force come into force. In tables with
+        bounds (max_rows, max_bytes) those that die next go, too, until no more are left.
 
         Args:
             to: its number; None is the next one.
-            allow_empty: takes new rules that leave a table without rows.
+            allow_empty: takes new rules, or bounds, that leave a table without rows.
 
         Returns:
             The period.

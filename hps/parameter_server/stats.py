@@ -5,11 +5,12 @@ is a distinct key of a batch that the tier had (or, of a pull whose keys hardly 
 occurrence), a miss a distinct key that it had not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.parameter_server.bounds import EarlyDeaths, bound_stats
 from hps.table.waiting import is_records, table_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,13 @@ class TableTiers:
     dram: "DramTier | None" = None  # where there is a gpu_cache over it
 
 
-def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, int]) -> Json:
+def server_stats(
+    tables: Iterable[TableTiers],
+    store: Json,
+    budgets: dict[str, int],
+    early: Mapping[str, EarlyDeaths],
+    num_shards: int = 1,
+) -> Json:
     """{"dram_cache": ..., "ssd_store": ..., "tables": {name: ...}}: sums, then each table.
 
     With a gpu_cache it comes first, under its name. Records of keys that wait for a row are told of
@@ -84,6 +91,8 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
     Args:
         store: what the store says of itself.
         budgets: bytes of each cache tier, by its name.
+        early: what bounds did as the period began, by table.
+        num_shards: that the tables are divided among.
     """
     parts: Json = {}
     of_table = store.get("tables", {})
@@ -98,6 +107,7 @@ def server_stats(tables: Iterable[TableTiers], store: Json, budgets: dict[str, i
             **({"expired_rows": stack.rows_expired} if stack.layout.has_statistics else {}),
             **({"expiry": str(stack.config.expiry)} if stack.config.expiry else {}),
             **({"admission": str(stack.config.admission)} if stack.config.admission else {}),
+            **bound_stats(stack.config, num_shards, early.get(stack.name)),
             **({"dtype": "bfloat16"} if stack.layout.is_narrow else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hps import _C
 from hps.checkpoint.blobs import (
     PERIOD,
+    decode_early,
     decode_num_updates,
     decode_period,
     decode_rules,
@@ -24,6 +25,7 @@ from hps.contracts.row_cache import AnyRowCache, CountingCache
 from hps.contracts.tiers import RowTier
 from hps.dram_cache.tier import DramTier
 from hps.errors import ConfigError, HpsError, StoreError, no_such_table
+from hps.parameter_server.bounds import EarlyDeaths
 from hps.parameter_server.life import changed_rules, first_rules
 from hps.parameter_server.stats import TableTiers
 from hps.ssd_store.table_view import StoreTable
@@ -83,6 +85,9 @@ class Tables:
         self.unsettled = decode_unsettled(extras)
         # Of each table that draws which keys it admits. Guarded by the updates.
         self.num_updates = self._counted_updates(extras)
+        # What bounds did as the period began, by table; set with both locks.
+        self.early = _early_deaths(extras)
+        self.num_shards = 1  # of the service that this store is one of
         self.is_open = False  # set with both locks
         self.tiers = {
             name: self._stack_up(table, dram_caches[name], gpu_caches.get(name))
@@ -164,14 +169,15 @@ class Tables:
                 tier.cache.set_rules(native)
 
     def encode_life(self) -> dict[str, bytes]:
-        """What a checkpoint says of the period, the rules and the numbers of updates. Within the
-        updates."""
-        return encode_period(self.period, self.rules, self.unsettled, self.num_updates)
+        """What a checkpoint says of the period, the rules, the numbers of updates and the bounds.
+        Within the updates."""
+        return encode_period(self.period, self.rules, self.unsettled, self.num_updates, self.early)
 
     def follow_life(self, extras: Mapping[str, bytes]) -> None:
-        """Unsettled tables and numbers of updates are a checkpoint's. Within the updates."""
+        """All of these but the period and the rules are a checkpoint's. Within the updates."""
         self.unsettled = decode_unsettled(extras)
         self.num_updates = self._counted_updates(extras)
+        self.early = _early_deaths(extras)
 
     def _counted_updates(self, extras: Mapping[str, bytes]) -> dict[str, int]:
         rules = {name: table.admission for name, table in self.configs.items()}
@@ -188,41 +194,49 @@ class Tables:
         """What the next period changes; see life.py."""
         return changed_rules(self.stored, self.rules, self.unsettled)
 
-    def begin_period(self, period: int, rules: Mapping[str, Expiry]) -> None:
-        """As set_life, where rows may be dead in the period; none of them is dirty. With the
-        updates, `still` and the lock."""
+    def begin_period(
+        self, period: int, rules: Mapping[str, Expiry], early: Mapping[str, EarlyDeaths]
+    ) -> None:
+        """As set_life, where rows may be dead in the period, or are to die early in it; none of
+        them is dirty. With the updates, `still` and the lock."""
         before, old = self.period, self.rules
+        horizons = {name: period + deaths.lead for name, deaths in early.items()}
         # The store may have more tables than are named; it tells their rows by itself.
         mortal = [self.stacks[name] for name in {*old, *rules} & self.stacks.keys()]
         try:
             for stack in mortal:
-                stack.begin_period(period)  # what goes lies in the store, too
+                # What goes lies in the store, too.
+                stack.begin_period(period, horizons.get(stack.name, period))
         except BaseException:
             self.set_life(before, old)
             raise
         try:
-            self.store.set_period(period)
+            self.store.set_period(period, horizons)
         except HpsError:
             self.set_life(before, old)
             raise
         except BaseException:  # an interrupt: it may have been done, and rows be buried already
-            self.store.set_period(period)
-            self._follow(period, rules, mortal)
+            self.store.set_period(period, horizons)
+            self._follow(period, rules, early, mortal)
             raise
-        self._follow(period, rules, mortal)
+        self._follow(period, rules, early, mortal)
 
     def _follow(
-        self, period: int, rules: Mapping[str, Expiry], mortal: Iterable[TableStack]
+        self,
+        period: int,
+        rules: Mapping[str, Expiry],
+        early: Mapping[str, EarlyDeaths],
+        mortal: Iterable[TableStack],
     ) -> None:
         """Brings all above the store to the period in which it is; may be repeated."""
         try:
             self.set_life(period, rules)
-            self.unsettled = frozenset()
+            self.unsettled, self.early = frozenset(), dict(early)
             for stack in mortal:
                 stack.rows_expired += stack.recount()
         except BaseException:  # an interrupt
             self.set_life(period, rules)
-            self.unsettled = frozenset()
+            self.unsettled, self.early = frozenset(), dict(early)
             for stack in mortal:
                 stack.recount()
             raise
@@ -271,3 +285,7 @@ class Tables:
             for stack in self.stacks.values():
                 stack.version += 1  # ends iterations
             self.store.close()  # nothing to do the second time
+
+
+def _early_deaths(extras: Mapping[str, bytes]) -> dict[str, EarlyDeaths]:
+    return {name: EarlyDeaths(*early) for name, early in decode_early(extras).items()}

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.checkpoint.blobs import PERIOD, decode_period
@@ -250,16 +251,26 @@ class SsdStore:
         """As `RowTier.num_rows`."""
         return self._open_native().num_rows(self._number(table))
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;
-        no I/O."""
-        self._open_native().set_period(period, True)
+        no I/O. Rows that died early are erased by the next checkpoint, which reads the keys of
+        their segments for it."""
+        given = [0] * len(self._numbers)
+        for table, horizon in (horizons or {}).items():
+            given[self._number(table)] = horizon
+        self._open_native().set_period(period, True, given)
+
+    def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
+        """As `RowTier.count_deaths`. Cost as set_period."""
+        counts = np.empty(_C.MAX_GAP + 1, np.uint64)
+        self._open_native().count_deaths(self._number(table), period, counts)
+        return counts
 
     def follow_period(self) -> None:
         """As `RowTier.follow_period`."""
         native = self._open_native()
         if any(native.has_deaths(number) for number in self._numbers.values()):
-            native.set_period(decode_period(self.extras(None, (PERIOD,))), False)
+            native.set_period(decode_period(self.extras(None, (PERIOD,))), False, [])
 
     def has_deaths(self, table: str) -> bool:
         """As `RowTier.has_deaths`."""

@@ -76,7 +76,7 @@ class StoreTable:
     def turns(self) -> list[_C.Turn]:
         return []
 
-    def begin_period(self, period: int) -> None:
+    def begin_period(self, period: int, horizon: int) -> None:
         """Nothing is cached here; the store is told of all tables at once."""
 
     def restart(self) -> None:

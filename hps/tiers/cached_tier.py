@@ -322,16 +322,16 @@ class CachedTier:
         """For a `with` block in which no row is on its way from here on down."""
         return _C.Turns(self.turns())
 
-    def begin_period(self, period: int) -> None:
-        """Drops what is dead in the period from here on down; nothing is dirty. Within `still`,
-        under the lock."""
+    def begin_period(self, period: int, horizon: int) -> None:
+        """Drops what dies by the horizon, the period or a later one, from here on down; nothing is
+        dirty. Within `still`, under the lock."""
         assert_turn(self.turn)
         assert_held(self.lock)
         counts = self.cache
         assert isinstance(counts, CountingCache), "a cache that does not count"
         counts.set_period(period)
-        counts.drop_dead(period)
-        self.below.begin_period(period)
+        counts.drop_dead(horizon)
+        self.below.begin_period(period, horizon)
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint. Within `still`."""

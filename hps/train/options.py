@@ -126,6 +126,7 @@ class TrainOptions(
         self._check_validation()
         self.admission()
         if not self.resume:  # else the stored rules may complete them
+            self.check_bounds()
             self.expiry()
         if self.advance_every == OF_FILE and self.shuffle_files:
             raise ConfigError(
@@ -309,6 +310,7 @@ class TrainOptions(
             statistics=bool(self.statistics),
             expiry=self.expiry(),
             admission=self.admission(),
+            **self.bounds(),
             dtype=self.row_dtype or "float32",
         )
 

@@ -53,6 +53,7 @@ class StoredModel:
         statistics: its rows count; None where it describes none.
         expiry: by which rules they die, as plain values; None where they live for ever.
         admission: by which rule keys come by rows, as plain values; None where each does.
+        bounds: on their number, as fields of TableConfig.
         seed: of the store; of servers, which have one of their own, that of the run; None where
             neither tells.
     """
@@ -68,6 +69,7 @@ class StoredModel:
     statistics: bool | None = None
     expiry: "Json | None" = None
     admission: "Json | None" = None
+    bounds: "Json | None" = None
 
     @classmethod
     def of(
@@ -104,6 +106,7 @@ class StoredModel:
             statistics=table.statistics,
             expiry=None if table.expiry is None else table.expiry.described(),
             admission=None if table.admission is None else table.admission.described(),
+            bounds={"max_rows": table.max_rows, "max_bytes": table.max_bytes},
         )
 
     def flags(self) -> Json:
@@ -252,7 +255,12 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
             stored[option] = number
     if options.admission() is None:
         stored |= {f"admit_{name}": value for name, value in (model.admission or {}).items()}
-    return replace(options, seed=_seed_of(options, model), **stored)
+    for name, bound in (model.bounds or {}).items():
+        if getattr(options, name) is None:
+            stored[name] = bound
+    completed = replace(options, seed=_seed_of(options, model), **stored)
+    completed.check_bounds()
+    return completed
 
 
 def _seed_of(options: TrainOptions, model: StoredModel) -> int:

@@ -17,6 +17,8 @@ from hps.update_log.records import Kind, Mutation, decode
 
 # What a table may be given anew without the log's records meaning something else.
 _FREE = ("lr",)
+# By which rows come and die in the updates and periods of the log.
+_LIFE = ("expiry", "admission", "max_rows", "max_bytes")
 
 
 class ReplayTarget(Protocol):
@@ -110,11 +112,10 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
-        for name in ("expiry", "admission"):
-            now, before = getattr(new, name), getattr(old, name)
-            if now != before:
+        for name in _LIFE:
+            if (now := getattr(new, name)) != (then := getattr(old, name)):
                 raise ConfigError(
-                    f"table {old.name!r}: {name}={now!r} was {before!r} when the updates were made "
+                    f"table {old.name!r}: {name}={now!r} was {then!r} when the updates were made "
                     "that are in the log and still to be applied; open the store once with "
                     "hps.open(path, read_only=False) and leave its `with` block, then change it"
                 )

@@ -112,7 +112,7 @@ def test_a_planted_bug_is_found(
     if plant == "period":  # an opening forgets in which period its checkpoint is
         monkeypatch.setattr(SsdStore, "follow_period", lambda self: None)
     else:  # a period begins while caches have the only image of rows
-        monkeypatch.setattr(CachedTier, "begin_period", lambda self, period: None)
+        monkeypatch.setattr(CachedTier, "begin_period", lambda self, period, horizon: None)
     with pytest.raises(AssertionError):
         for attempt in range(4):
             kill_and_look(tmp_path / str(attempt), undisturbed, NUM_KILLS)

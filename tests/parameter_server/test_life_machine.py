@@ -65,6 +65,7 @@ class LifeMachine(RuleBasedStateMachine):
     num_deaths = 0
     expiry: hps.Expiry | None = None
     admission: hps.Admission | None = None
+    max_rows: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,6 +83,7 @@ class LifeMachine(RuleBasedStateMachine):
             statistics=True,
             expiry=self.expiry,
             admission=self.admission,
+            max_rows=self.max_rows,
         )
 
     @initialize()
@@ -167,7 +169,8 @@ class LifeMachine(RuleBasedStateMachine):
         rows, click = self.draw(keys, seed)
         last = np.random.default_rng(seed).integers(0, self.period + 1, len(keys))
         given = {"show": click + 3, "click": click, "last_period": last}
-        new = {}
+        new: Model = {}
+        is_refused = False  # also for the sake of a row that a later one of its key replaces
         for place, key in enumerate(keys):
             weights = tuple(rows[place].tolist())
             new[key] = self.seen(self.model.get(key, ABSENT), weights, 0, 0)
@@ -175,9 +178,10 @@ class LifeMachine(RuleBasedStateMachine):
                 counts = float(click[place]) + 3, float(click[place]), int(last[place])
                 death = life.dies_at(self.life_rules(), *counts) if self.expiry else 0
                 new[key] = Row(weights, *counts, death or -1)
+            is_refused |= 0 < new[key].dies_at <= self.period
         array = np.array(keys, np.uint64)
         counted = given if has_counts else None
-        if any(0 < row.dies_at <= self.period for row in new.values()):
+        if is_refused:
             with pytest.raises(hps.ConfigError, match="would have died"):
                 self.server.assign("ads", array, rows, statistics=counted)
             return
@@ -215,13 +219,27 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(step=st.integers(1, 5), has_target=st.booleans())
     def advance(self, step: int, has_target: bool) -> None:
         self.period += step if has_target else 1
-        dead = [key for key, row in self.model.items() if 0 < row.dies_at <= self.period]
+        horizon = self.period + self.lead()
+        dead = [key for key, row in self.model.items() if 0 < row.dies_at <= horizon]
         for key in dead:
             del self.model[key]
         type(self).num_deaths += len(dead)
         assert self.server.advance_period(self.period if has_target else None) == self.period
         with pytest.raises(hps.ConfigError, match="only go forward"):
             self.server.advance_period(self.period)
+
+    def lead(self) -> int:
+        """By which rows die early in a period that begins, so that not too many are left."""
+        deaths = [row.dies_at for row in self.model.values()]
+        lead = 0
+        for gap in (0, *sorted({death - self.period for death in deaths if death > self.period})):
+            num_left = sum(death < 0 or death > self.period + gap for death in deaths)
+            if num_left == 0 or self.max_rows is None:
+                break
+            lead = gap
+            if num_left <= self.max_rows:
+                break
+        return lead
 
     @rule(tag=st.sampled_from(("a", "b", None)))
     def checkpoint(self, tag: str | None) -> None:
@@ -293,11 +311,42 @@ class MortalMachine(LifeMachine):
 
     expiry = hps.Expiry(unseen=4, min_score=0.8, decay=0.9, nonclick=0.3, click=1.0)
 
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        self.push_summed(list(range(60)), 1, False, False)  # seen once: few live on
+        self.advance(1, False)
+
     @rule()
     def compact(self) -> None:
         """Whatever lies where, expired rows stay absent and what they hid stays hidden."""
         if self.kind in ("native", "gpu"):
             self.server.parts.tables.store.compact()
+
+
+class BoundedMachine(MortalMachine):
+    """The same of a table with a bound, so that rows die early, too."""
+
+    expiry = hps.Expiry(unseen=6, min_score=0.4, decay=0.8, nonclick=0.5, click=1.0)
+    max_rows = 40
+    num_early = 0
+
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        self.push_summed(list(range(120)), 1, True, True)  # of different scores
+        self.advance(1, False)
+
+    def lead(self) -> int:
+        found = super().lead()
+        type(self).num_early += found > 0
+        return found
+
+
+@pytest.mark.parametrize("kind", ["native", "gpu"])
+def test_rows_die_early_as_a_dict_says(kind: str) -> None:
+    machine = run_machine(BoundedMachine, kind, max_examples=8)
+    assert machine.num_early > 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rocksdb"])
@@ -331,6 +380,11 @@ class AdmittingMachine(MortalMachine):
             old = Row(ABSENT.weights, before.show, before.click, self.period)
             type(self).num_admitted += before.show > 0
         super().update(key, old, weights, shows, clicks)
+
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        self.push_summed(list(range(60)), 1, True, True)
 
     def end_waiting(self, keys: list[int]) -> None:
         for key in keys:
@@ -395,4 +449,4 @@ class AdmittingMachine(MortalMachine):
 @pytest.mark.parametrize("kind", ["native_dram", "native"])
 def test_keys_wait_as_a_dict_says(kind: str) -> None:
     machine = run_machine(AdmittingMachine, kind, max_examples=15)
-    assert machine.num_admitted > 0
+    assert machine.num_deaths > 0 and machine.num_admitted > 0

@@ -53,6 +53,34 @@ def test_a_resumed_run_keeps_the_rules_or_changes_them(days: list[Path], tmp_pat
     assert figures["period"] == 2
 
 
+def test_a_bound_is_kept_and_may_change(days: list[Path], tmp_path: Path) -> None:
+    def bounds() -> tuple[Any, Any]:
+        with hps.open(tmp_path / "store") as reader:
+            (table,) = reader.tables.values()
+            return table.max_rows, table.max_bytes
+
+    train(options_of(days[:1], tmp_path / "store", expire_unseen=9, max_rows=30, max_bytes="1MiB"))
+    assert bounds() == (30, 2**20)
+    again: dict[str, Any] = {"resume": True, "new_data": True, "advance": True}
+    figures = train(options_of(days[1:2], tmp_path / "store", **again))
+    # All rows of the first day die in one period, and a table is not emptied at once.
+    assert (bounds(), figures["expired_rows"]) == ((30, 2**20), 0)
+    figures = train(options_of(days[2:3], tmp_path / "store", **again, max_rows=1000))
+    assert (bounds(), figures["expired_rows"]) == ((1000, 2**20), 0)
+    figures = train(options_of(days[:1], tmp_path / "store", **again, max_rows=30))
+    assert bounds() == (30, 2**20)
+    assert figures["expired_rows"] > 0  # those of the first two days
+
+
+def test_a_bound_on_a_stored_model_whose_rows_live_is_refused(
+    days: list[Path], tmp_path: Path
+) -> None:
+    train(options_of(days[:1], tmp_path / "store", statistics=True))
+    again: dict[str, Any] = {"resume": True, "new_data": True, "max_rows": 30}
+    with pytest.raises(ConfigError, match="give --expire-unseen, --expire-below or both"):
+        train(options_of(days[1:2], tmp_path / "store", **again))
+
+
 def test_the_flags_say_the_same(
     days: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,12 +97,16 @@ def test_the_flags_say_the_same(
         "0.1",
     ]
     flags += ["--expire-decay", "0.5", "--expire-nonclick", "0.2", "--expire-click", "2"]
+    flags += ["--max-rows", "1000", "--max-bytes", "1MiB"]
     out = tmp_path / "figures.json"
     store = tmp_path / "store"
     assert main(["train", str(days[0]), "--store", str(store), *flags, "--json", str(out)]) == 0
     assert json.loads(out.read_text())["expired_rows"] == 0
     expected = hps.Expiry(unseen=3, min_score=0.1, decay=0.5, nonclick=0.2, click=2.0)
     assert rules_of(store) == expected.described()
+    with hps.open(store) as reader:
+        (table,) = reader.tables.values()
+        assert (table.max_rows, table.max_bytes) == (1000, 2**20)
     capsys.readouterr()
 
 
@@ -84,6 +116,8 @@ def test_the_flags_say_the_same(
         ({"statistics": False, "expire_unseen": 3}, "--no-statistics and --expire"),
         ({"expire_decay": 0.5}, "give --expire-unseen, --expire-below or both"),
         ({"expire_unseen": -1}, "expire_unseen"),
+        ({"max_rows": 3}, "--max-rows and --max-bytes have rows die early.*give --expire-unseen"),
+        ({"expire_unseen": 3, "max_bytes": "lots"}, "max_bytes"),
         ({"expire_below": 0.0}, "expire_below"),
         ({"expire_unseen": 3, "expire_decay": 1.5}, "expire_decay"),
     ],

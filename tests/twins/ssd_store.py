@@ -100,8 +100,18 @@ class TwinSsdStore:
         self.period = decode_period(extras)
         return extras
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, horizons: dict[str, int] | None = None) -> None:
         self.period = period
+        for table, horizon in (horizons or {}).items():
+            rows = self.tables[table]
+            self.tables[table] = {
+                key: row for key, row in rows.items() if not period < _death(row) <= horizon
+            }
+
+    def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
+        deaths = [_death(row) for row in self.tables[table].values()]
+        gaps = [death and death - period for death in deaths if not 0 < death <= period]
+        return np.bincount(gaps, minlength=2**16).astype(np.uint64)
 
     def follow_period(self) -> None:
         """The checkpoint's was taken when it was loaded."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
@@ -148,8 +149,12 @@ class ClusterStore:
         """As `RowTier.num_rows`."""
         return sum(part.num_rows(table) for part in self._parts)
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """Refused."""
+        raise self._read_only()
+
+    def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
+        """Refused: it is for a period that begins."""
         raise self._read_only()
 
     def follow_period(self) -> None:
