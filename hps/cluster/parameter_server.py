@@ -9,7 +9,7 @@ cluster/world/together.py. docs/cluster_protocol.md describes what passes betwee
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from hps.checkpoint.blobs import LAST, Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
@@ -34,6 +34,7 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending, Ranks
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
+from hps.parameter_server.erasing import RowsWhere, WhereFields
 from hps.parameter_server.server import ParameterServer
 from hps.types import PinnedRows
 
@@ -334,6 +335,17 @@ class ClusterParameterServer:
                 nothing, and the error comes on every rank.
         """
         return self._table_verbs.erase(table, keys)
+
+    def erase_where(self, table: str, **where: Unpack[WhereFields]) -> int:
+        """As `hps.ParameterServer.erase_where`, of all ranks; every rank calls it with the same.
+
+        Returns:
+            Rows that were erased, of all ranks.
+
+        Raises:
+            ConfigError: as there; all ranks look first, and no rank has erased a row.
+        """
+        return self._table_verbs.erase_where(table, RowsWhere(**where))
 
     def num_rows(self, table: str) -> int:
         """Stored rows of a table, of all ranks; every rank calls it."""

@@ -16,6 +16,7 @@ from hps.common.json_text import Json
 from hps.common.occurrences import PACKED, pack, unpack
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError
+from hps.parameter_server.erasing import RowsWhere, check_erasable, erase_where
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
@@ -107,6 +108,16 @@ class TableVerbs:
         self._exchanges.table(table)
         self._exchanges.rows_change()
         return self._ask(table, keys, "erase", self._local.erase)
+
+    def erase_where(self, table: str, where: RowsWhere) -> int:
+        """As `ClusterParameterServer.erase_where`."""
+        self._exchanges.table(table)
+        what, parts = f"erase_where of table {table!r}", self._local.parts
+        agreed = self._together.agreed
+        agreed(what, lambda: check_erasable(parts.tables, parts.batches, table, where))
+        self._exchanges.rows_change()
+        erased = agreed(what, lambda: erase_where(parts.tables, parts.batches, table, where))
+        return sum(self._together.world.control.gather(erased))
 
     def num_rows(self, table: str) -> int:
         """As `ClusterParameterServer.num_rows`."""

@@ -9,7 +9,7 @@ part; what it promises is said here.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from hps.checkpoint.blobs import LAST, Dense, ModelState, decode_dense
 from hps.common.arrays import AnyArray, HostArray
@@ -20,6 +20,7 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
+from hps.parameter_server.erasing import RowsWhere, WhereFields, erase_where
 from hps.parameter_server.opening import Tiers, View, open_parts
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
@@ -190,6 +191,27 @@ class ParameterServer:
             ConfigError: a batch in flight has one of them pinned (nothing was erased); read-only.
         """
         return self.parts.rows.erase(table, keys)
+
+    def erase_where(self, table: str, **where: Unpack[WhereFields]) -> int:
+        """Drops the rows for which all that is given holds, as `erase` does; how many.
+
+        Args:
+            table: its name; it has statistics.
+            show_below, click_below: shows, or clicks, are fewer.
+            unseen_for: so many periods or more have passed since the row's last one.
+            score_below: the score of hps.Expiry is below; of tables with expiry.
+
+        Numbers are those of the current period: in tables with expiry they are decayed.
+
+        Raises:
+            ConfigError: unknown table, or one without statistics; nothing, or no such number is
+                given; a pipeline is open, or a batch in flight has rows pinned; read-only server.
+            StoreError, CorruptionError: a row could not be written, or read; a note says how many
+                were erased before.
+
+        Cost: writes dirty rows, then reads the table once, in pieces of 8 MiB.
+        """
+        return erase_where(self.parts.tables, self.parts.batches, table, RowsWhere(**where))
 
     def num_rows(self, table: str) -> int:
         """Stored rows of a table over all tiers, each counted once; exact."""

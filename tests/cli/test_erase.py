@@ -74,3 +74,40 @@ def test_what_is_no_key_is_refused_and_nothing_goes(
     assert message in capsys.readouterr().err
     with hps.open(store) as reader:
         assert reader.num_rows("ads") == 10
+
+
+def test_rows_go_by_what_they_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [("ads", True), ("plain", False), ("users", True)]
+    tables = [hps.TableConfig(name=name, dim=2, statistics=counts) for name, counts in names]
+    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+        for name in ("ads", "plain", "users"):
+            server.push(name, ALL, np.ones((10, 2), np.float32))
+        server.checkpoint("first")
+        server.advance_period()
+        server.push("ads", ALL[:4], np.ones((4, 2), np.float32))
+    out = tmp_path / "erased.json"
+    asked = ["erase", str(tmp_path / "store"), "--unseen-for", "1", "--show-below", "2"]
+    assert main([*asked, "--table", "ads", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["where"] == {"unseen_for": 1, "show_below": 2}
+    assert found["erased"] == {"ads": 6}
+    held = {one["tag"]: one["rows"] for one in found["held_by"]}
+    assert held == {"first": {"ads": 6}, "last": {"ads": 6}}
+    told = capsys.readouterr().out
+    assert "table ads: 6 rows are erased, 4 are left" in told
+    assert "checkpoint first still holds 6 rows of these keys" in told
+    assert main(asked) == 0  # of all tables that count
+    with hps.open(tmp_path / "store") as reader:
+        assert [reader.num_rows(name) for name in ("ads", "plain", "users")] == [4, 10, 0]
+
+
+def test_keys_and_a_predicate_are_not_given_at_once(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = store.parent / "keys.txt"
+    keys.write_text("1\n")
+    for asked in ([], ["--keys", str(keys), "--unseen-for", "1"]):
+        assert main(["erase", str(store), *asked]) != 0
+        assert "which rows? Give --keys, or --show-below" in capsys.readouterr().err
+    assert main(["erase", str(store), "--unseen-for", "1"]) != 0
+    assert "no table has statistics; give --keys" in capsys.readouterr().err

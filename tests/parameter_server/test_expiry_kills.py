@@ -18,13 +18,19 @@ from hps.tiers.cached_tier import CachedTier
 DIM, NUM_KEYS, BATCH_KEYS = 4, 4000, 300
 EXPIRY = hps.Expiry(unseen=2, min_score=0.9, decay=0.8, nonclick=0.3, click=1.0)
 DRAM_BYTES = 14_000  # some 128 rows, of several hundred that live
+MOST_ROWS = 350
 NUM_KILLS = 12
 MOST_BATCHES = 400
 
 
 def opened(path: Path) -> hps.ParameterServer:
     table = hps.TableConfig(
-        name="ads", dim=DIM, optimizer=hps.SGD(lr=1.0), initializer=hps.Constant(0.0), expiry=EXPIRY
+        name="ads",
+        dim=DIM,
+        optimizer=hps.SGD(lr=1.0),
+        initializer=hps.Constant(0.0),
+        expiry=EXPIRY,
+        max_rows=MOST_ROWS,  # as a period begins, when rows die by the rules, too
     )
     ssd = hps.SsdStoreConfig(segment_bytes=2**16, compaction_threshold=0.2)
     dram = hps.DramCacheConfig(bytes=DRAM_BYTES)
@@ -60,6 +66,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Any
         assert server.stats()["dram_cache"]["evictions"] > 1000
         assert server.stats()["ssd_store"]["compactions"] > 5
         assert server.parts.tables.stacks["ads"].rows_expired > 1000
+        assert server.stats()["tables"]["ads"]["rows_bounded"] > 0
     return found
 
 

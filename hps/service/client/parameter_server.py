@@ -24,7 +24,8 @@ from hps.config import TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
-from hps.errors import RemoteError
+from hps.errors import ConfigError, RemoteError
+from hps.parameter_server.erasing import WhereFields
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -351,6 +352,13 @@ class RemoteParameterServer:
                 stored was lost.
         """
         return self._table_verbs.erase(table, keys, ack)
+
+    def erase_where(self, table: str, **where: Unpack[WhereFields]) -> int:
+        """Refused: a client does not know the rules by which counts decay."""
+        raise ConfigError(
+            f"erase_where({table!r}) is not for servers; stop them, and run `hps erase STORE` with "
+            "--unseen-for, --show-below, --click-below or --score-below on the store of each"
+        )
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored: bool [L], a tensor if the keys were one."""
