@@ -3,6 +3,7 @@
 Above it: pytest. Below it: rank_nursery.py, which several folders' tests start ranks with.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.cluster.rank_nursery import Nursery
+
+
+# Where each core has its worker torch's own second thread only takes turns with another test's; the
+# processes that tests start inherit it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ Above it: tests/test_tidy.py, which runs them over the tree and shows that each 
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 MAX_FILE_LINES = 600
@@ -47,11 +48,34 @@ def line_length(path: str, text: str) -> Iterator[str]:
                 yield f"line {number}: {len(line)} columns; the limit is {MAX_COLUMNS}"
 
 
-def python_functions(path: str, text: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if path.endswith(".py"):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All that a module, or another statement, has within, without the expressions."""
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        within = getattr(node, name, ())
+        for each in within if isinstance(within, list) else ():
+            yield each
+            yield from statements(each)
+
+
+@lru_cache(maxsize=4096)  # more than the tree has files: several rules ask for the same ones
+def parsed(text: str) -> tuple[str | None, list[Function], list[ast.ExceptHandler]]:
+    """The docstring of a module, its functions and its handlers of exceptions."""
+    module = ast.parse(text)
+    functions: list[Function] = []
+    handlers: list[ast.ExceptHandler] = []
+    for node in statements(module):
+        if isinstance(node, Function):
+            functions.append(node)
+        elif isinstance(node, ast.ExceptHandler):
+            handlers.append(node)
+    return ast.get_docstring(module), functions, handlers
+
+
+def python_functions(path: str, text: str) -> list[Function]:
+    return parsed(text)[1] if path.endswith(".py") else []
 
 
 def function_length(path: str, text: str) -> Iterator[str]:
@@ -114,9 +138,7 @@ def environment_reads(path: str, text: str) -> Iterator[str]:
 def swallowed_exceptions(path: str, text: str) -> Iterator[str]:
     if not path.endswith(".py"):
         return
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.ExceptHandler):
-            continue
+    for node in parsed(text)[2]:
         is_broad = isinstance(node.type, ast.Name) and node.type.id.endswith("Exception")
         does_nothing = all(isinstance(statement, ast.Pass) for statement in node.body)
         if node.type is None or (is_broad and does_nothing):
@@ -124,7 +146,7 @@ def swallowed_exceptions(path: str, text: str) -> Iterator[str]:
 
 
 def opening_words(path: str, text: str) -> Iterator[str]:
-    if path.endswith(".py") and not (ast.get_docstring(ast.parse(text)) or "").strip():
+    if path.endswith(".py") and not (parsed(text)[0] or "").strip():
         yield "no docstring says what this file is"
     if path.endswith(NATIVE) and not text.startswith("//"):
         yield "no opening comment says what this file is"

@@ -80,7 +80,7 @@ def without_columns(text: str) -> str:
     return "".join(line for line in lines if not line.startswith(told))
 
 
-@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (1, 2, 3, 4)), ("adagrad", (2, 3))])
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (1, 2, 4)), ("adagrad", (3,))])
 def test_one_step_of_any_number_of_ranks_is_the_step_of_one_process(
     tmp_path: Path, ranks: Nursery, log: Path, optimizer: str, sizes: tuple[int, ...]
 ) -> None:
@@ -120,7 +120,7 @@ def test_ranks_validate_as_one_process_and_go_on_with_their_evaluations(
             assert {"best", "final"} <= {entry["tag"] for entry in server.checkpoints()}
 
 
-@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (3,)), ("adagrad", (1, 2, 3, 4))])
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (3,)), ("adagrad", (1, 2, 4))])
 def test_any_number_of_ranks_ends_with_the_logloss_of_one_process(
     tmp_path: Path, ranks: Nursery, log: Path, optimizer: str, sizes: tuple[int, ...]
 ) -> None:

@@ -33,50 +33,58 @@ DIM = 4
 Doubles = NDArray[np.float64]
 
 
-class ReferenceRow:
-    """One row in float64, updated by the textbook formula of its optimizer."""
+class ReferenceRows:
+    """Rows in float64, updated by the textbook formula of their optimizer."""
 
-    def __init__(self, optimizer: hps.common.optimizers.Optimizer, weights: Doubles) -> None:
+    def __init__(self, optimizer: hps.common.optimizers.Optimizer, num_rows: int) -> None:
         self.optimizer = optimizer
-        self.w = weights.astype(np.float64)
-        self.t = 0
-        start = getattr(optimizer, "initial_accumulator_value", 0.0)
-        self.a = np.full_like(self.w, start)
-        self.m = np.zeros_like(self.w)
-        self.v = np.zeros_like(self.w)
-        if isinstance(optimizer, hps.FTRL):
-            scale = (optimizer.beta + np.sqrt(start)) / optimizer.lr + optimizer.l2
-            self.z = -self.w * scale - np.sign(self.w) * optimizer.l1
+        self.start = getattr(optimizer, "initial_accumulator_value", 0.0)
+        self.is_known = np.zeros(num_rows, bool)
+        self.t = np.zeros((num_rows, 1))
+        self.w, self.m, self.v, self.z = (np.zeros((num_rows, DIM)) for _ in range(4))
+        self.a = np.full((num_rows, DIM), self.start)
 
-    def update(self, g: Doubles) -> None:
+    def begin(self, at: NDArray[np.int64], weights: Doubles) -> None:
+        """Takes up the weights of the rows among `at` that have none."""
+        is_new = ~self.is_known[at]
+        at, one = at[is_new], self.optimizer
+        self.is_known[at] = True
+        self.w[at] = weights[is_new]
+        if isinstance(one, hps.FTRL):
+            scale = (one.beta + np.sqrt(self.start)) / one.lr + one.l2
+            self.z[at] = -self.w[at] * scale - np.sign(self.w[at]) * one.l1
+
+    def update(self, at: NDArray[np.int64], g: Doubles) -> None:
+        """One step of distinct rows."""
         one = self.optimizer
-        self.t += 1
-        self.w *= 1 - one.lr * one.weight_decay
+        self.t[at] += 1
+        w, a, t = self.w[at] * (1 - one.lr * one.weight_decay), self.a[at], self.t[at]
         if isinstance(one, hps.SGD):
-            self.w -= one.lr * g
+            w -= one.lr * g
         elif isinstance(one, hps.RowWiseAdagrad):
-            self.a += (g * g).mean()
-            self.w -= one.lr * g / (np.sqrt(self.a) + one.eps)
+            a += (g * g).mean(axis=1, keepdims=True)
+            w -= one.lr * g / (np.sqrt(a) + one.eps)
         elif isinstance(one, hps.Adagrad):
-            self.a += g * g
-            self.w -= one.lr * g / (np.sqrt(self.a) + one.eps)
+            a += g * g
+            w -= one.lr * g / (np.sqrt(a) + one.eps)
         elif isinstance(one, hps.Adam):
             beta1, beta2 = one.betas
-            self.m = beta1 * self.m + (1 - beta1) * g
-            self.v = beta2 * self.v + (1 - beta2) * g * g
-            first = self.m / (1 - beta1**self.t)
-            second = self.v / (1 - beta2**self.t)
-            self.w -= one.lr * first / (np.sqrt(second) + one.eps)
+            self.m[at] = beta1 * self.m[at] + (1 - beta1) * g
+            self.v[at] = beta2 * self.v[at] + (1 - beta2) * g * g
+            first = self.m[at] / (1 - beta1**t)
+            second = self.v[at] / (1 - beta2**t)
+            w -= one.lr * first / (np.sqrt(second) + one.eps)
         elif isinstance(one, hps.FTRL):
-            sigma = (np.sqrt(self.a + g * g) - np.sqrt(self.a)) / one.lr
-            self.z += g - sigma * self.w
-            self.a += g * g
-            shrunk = np.sign(self.z) * one.l1 - self.z
-            self.w = np.where(
-                np.abs(self.z) <= one.l1,
+            sigma = (np.sqrt(a + g * g) - np.sqrt(a)) / one.lr
+            self.z[at] += g - sigma * w
+            a += g * g
+            shrunk = np.sign(self.z[at]) * one.l1 - self.z[at]
+            w = np.where(
+                np.abs(self.z[at]) <= one.l1,
                 0.0,
-                shrunk / ((one.beta + np.sqrt(self.a)) / one.lr + one.l2),
+                shrunk / ((one.beta + np.sqrt(a)) / one.lr + one.l2),
             )
+        self.w[at], self.a[at] = w, a
 
 
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, *DECAYING], ids=optimizer_id)
@@ -84,24 +92,25 @@ def test_100_steps_equal_a_float64_reference(
     lab: Lab, optimizer: hps.common.optimizers.Optimizer
 ) -> None:
     generator = np.random.default_rng(17)
-    reference: dict[int, ReferenceRow] = {}
     distinct = 200 if lab.kind != "twins" else 30
+    keys_of_rows = np.unique(random_keys(generator, 10 * distinct, distinct))
     with lab.server(table(optimizer)) as server:
+        reference = ReferenceRows(optimizer, len(keys_of_rows))
         for _ in range(STEPS):
             keys = random_keys(generator, 60, distinct)
             grads = random_floats(generator, 60, DIM)
             rows = server.pull("ads", keys).astype(np.float64)
-            for key in np.unique(keys):
-                is_it = keys == key
-                row = reference.setdefault(
-                    int(key), ReferenceRow(optimizer, rows[np.flatnonzero(is_it)[0]])
-                )
-                row.update(grads[is_it].astype(np.float64).sum(axis=0))
+            of_step, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+            at = np.searchsorted(keys_of_rows, of_step)
+            assert (keys_of_rows[at] == of_step).all()
+            sums = np.zeros((len(at), DIM))
+            np.add.at(sums, inverse, grads.astype(np.float64))
+            reference.begin(at, rows[first])
+            reference.update(at, sums)
             server.push("ads", keys, grads)
         assert evictions(server) > 0
-        keys = np.array(list(reference), np.uint64)
-        expected = np.stack([row.w for row in reference.values()])
-        found = server.pull("ads", keys)
+        expected = reference.w[reference.is_known]
+        found = server.pull("ads", keys_of_rows[reference.is_known])
     # Relative to the row: a weight that happens to pass through 0 has no digits of its own.
     error = np.abs(found - expected).max(axis=1) / np.abs(expected).max(axis=1)
     assert error.max() < 1e-5

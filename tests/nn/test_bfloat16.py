@@ -112,9 +112,17 @@ def single(num_examples: int, num_features: int = 1) -> hps.Batch:
     )
 
 
-@pytest.mark.parametrize("kind", ["joint", "one table"])
-@pytest.mark.parametrize("num_features", [1, 2])
-@pytest.mark.parametrize("dim", [1, 8, 16, 24, 32, 64, 100, 128])
+KINDS_OF_MODULES = ("joint", "one table")
+
+
+@pytest.mark.parametrize(
+    ("dim", "kind", "num_features"),
+    [
+        (dim, kind, 1 + (idx + place) % 2)
+        for idx, dim in enumerate((1, 8, 16, 24, 32, 64, 100, 128))
+        for place, kind in enumerate(KINDS_OF_MODULES)
+    ],
+)
 def test_large_outputs_of_any_dim(tmp_path: Path, dim: int, num_features: int, kind: str) -> None:
     """Of more than a million floats, which are written past the caches."""
     num_examples = (1 << 20) // (dim * num_features) + 1

@@ -10,7 +10,7 @@ import torch
 
 import hps
 from benchmarks.common.jagged import JaggedTensor
-from hps.models import DeepFM
+from hps.models import FactorizationMachine
 from hps.nn import look_up_op
 
 TABLES = {"ads": 2, "users": 1}
@@ -144,7 +144,7 @@ def test_a_compiled_model_repeats_its_bits(tmp_path: Path) -> None:
         torch.manual_seed(7)
         losses = []
         with open_server(folder) as server:
-            model = DeepFM(server, TABLES, num_dense=2, hidden=(8,))
+            model = FactorizationMachine(server, TABLES, num_dense=2)
             forward = torch.compile(model, fullgraph=True, dynamic=True) if compiled else model
             rows = hps.RowOptimizer(server)
             dense = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -29,7 +29,8 @@ def open_plain(
     """Tables whose features have no names; kinds as open_tables."""
     tables = [hps.TableConfig(name=name, dim=4, optimizer=hps.SGD(lr=1.0)) for name in names]
     gpu = GPU if kind == "gpu" else None
-    config = hps.Config(path=folder / "store", tables=tables, gpu=gpu)
+    dram = hps.DramCacheConfig(bytes="1MiB")  # of which the twins make lists
+    config = hps.Config(path=folder / "store", tables=tables, dram=dram, gpu=gpu)
     server = hps.ParameterServer(config, _tiers=tiers_of(kind))
     assert (server.joint is None) == (kind == "twins") and list(server.tables) == list(names)
     return server

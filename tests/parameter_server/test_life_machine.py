@@ -303,7 +303,7 @@ class LifeMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_agree_with_a_dict(kind: str) -> None:
-    run_machine(LifeMachine, kind, max_examples=15)
+    run_machine(LifeMachine, kind, max_examples=10)
 
 
 class MortalMachine(LifeMachine):
@@ -351,7 +351,7 @@ def test_rows_die_early_as_a_dict_says(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rocksdb"])
 def test_rows_die_as_a_dict_says(kind: str) -> None:
-    machine = run_machine(MortalMachine, kind, max_examples=15)
+    machine = run_machine(MortalMachine, kind, max_examples=10)
     assert machine.num_deaths > 0
 
 

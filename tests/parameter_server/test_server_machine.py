@@ -208,4 +208,4 @@ class ServerMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_server_agrees_with_a_dict(kind: str) -> None:
     # each syncs many files
-    run_machine(ServerMachine, kind, max_examples=10 if kind == "rocksdb" else 25)
+    run_machine(ServerMachine, kind, max_examples=8 if kind == "rocksdb" else 15)

@@ -8,7 +8,7 @@ from tests.torture.service_machine import MACHINES, run_machine
 from tests.torture.service_recipes import fresh_seed
 from tests.torture.service_shards import Nursery, nursery
 
-KILLS = {"M1": 15, "R1": 40}
+KILLS = {"M1": 10, "R1": 25}
 _MORE = 20  # runs that may be added until all has happened that should
 
 
