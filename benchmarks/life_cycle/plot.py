@@ -58,13 +58,13 @@ def plot(result: dict[str, Any], out: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
     for name, one in of.items():
         spread = [[one.difference - one.low], [one.high - one.difference]]
-        axes.errorbar(100 * one.bytes, one.difference, yerr=spread, fmt="o", capsize=3)
-        axes.annotate(name, (100 * one.bytes, one.difference), (6, 4), textcoords="offset points")
+        axes.errorbar(100 * one.bytes, one.difference, spread, fmt="o", capsize=3, label=name)
     front = [of[name] for name in best(of)]
     axes.plot([100 * one.bytes for one in front], [one.difference for one in front], "--", lw=1)
     axes.axhline(-0.001, color="grey", lw=0.8)
     axes.set_xlabel("bytes on disk, % of the table without any setting")
     axes.set_ylabel("difference in AUC, with its 95 % interval")
+    axes.legend(fontsize=8)
     shape = result["axes"]
     axes.set_title(
         f"life_cycle at {result['commit']}: {shape['periods']} days of {shape['examples']:,} "

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `erase`."""
     parser = subparsers.add_parser(
         "erase",
-        help="erase rows by key or by what they counted, and tell which checkpoints still hold them",
+        help="erase rows by key or by counts, and tell which checkpoints still hold them",
         description="Erases rows from a store: of the keys of a file, or those for which all holds "
         "that is said of their statistics (docs/life_cycle.md). Takes a checkpoint, and tells how "
         "many rows went, and which kept checkpoints still hold rows of these keys: 'hps "
@@ -100,7 +100,7 @@ def _erase_where(options: argparse.Namespace, where: RowsWhere) -> int:
             for name in names:  # all are looked at before a row of any goes
                 with tables.updates:
                     check_erasable(tables, batches, name, where)
-            gone = {name: _KeyFile(files) for name in names}
+            gone = {name: _KeyFile(files.enter_context(tempfile.TemporaryFile())) for name in names}
             erased = {
                 name: erase_where(tables, batches, name, where, gone[name].add) for name in names
             }
@@ -154,8 +154,8 @@ def _tell_held(held: list[Json], out: TextIO) -> None:
 class _KeyFile:
     """Keys that are too many for memory, in a file without a name."""
 
-    def __init__(self, files: ExitStack) -> None:
-        self._file = files.enter_context(tempfile.TemporaryFile())
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
 
     def add(self, keys: Keys) -> None:
         """Behind those that are there."""
