@@ -18,6 +18,12 @@ from hps.common.expiry import Expiry
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
+from hps.common.unkept_tables import (
+    refuse_admission,
+    refuse_expiry,
+    refuse_narrow,
+    refuse_statistics,
+)
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -230,43 +236,6 @@ def differences(one: TableConfig, other: TableConfig) -> list[str]:
         for name in names
         if getattr(one, name) != getattr(other, name)
     ]
-
-
-def _refuse(
-    tables: Iterable[TableConfig], name: str, allowed: object, why: str, place: str
-) -> None:
-    """ConfigError of the first table whose field is not the one that is allowed: names the table,
-    why, and what to do."""
-    for table in tables:
-        if (value := getattr(table, name)) != allowed:
-            raise ConfigError(
-                f"table {table.name!r} has {name}={value!r}, but {why}: use hps.ParameterServer "
-                f"with {place}, or {name}={allowed!r}"
-            )
-
-
-_SEGMENTS = "engine='segments' and rows in DRAM"
-
-
-def refuse_statistics(tables: Iterable[TableConfig], why: str) -> None:
-    """Raises ConfigError for tables with statistics where they cannot be kept; before anything is
-    written."""
-    _refuse(tables, "statistics", False, why, "rows in DRAM")
-
-
-def refuse_expiry(tables: Iterable[TableConfig], why: str) -> None:
-    """As refuse_statistics, of tables whose rows die."""
-    _refuse(tables, "expiry", None, why, _SEGMENTS)
-
-
-def refuse_admission(tables: Iterable[TableConfig], why: str) -> None:
-    """As refuse_statistics, of tables that do not admit every key."""
-    _refuse(tables, "admission", None, why, _SEGMENTS)
-
-
-def refuse_narrow(tables: Iterable[TableConfig], why: str) -> None:
-    """As refuse_statistics, of tables of narrow rows."""
-    _refuse(tables, "dtype", "float32", why, _SEGMENTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ from hps.cluster.world.world import World
 from hps.common.durable_file import sync
 from hps.common.json_text import Json
 from hps.common.sharding import ShardMap
-from hps.config import Config, refuse_narrow
+from hps.common.unkept_tables import refuse_narrow
+from hps.config import Config
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
 from hps.ssd_store import engine_of

@@ -13,7 +13,8 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
 from hps.common.occurrences import PACKED, pack, unpack
-from hps.config import TableConfig, refuse_admission, refuse_expiry, refuse_narrow
+from hps.common.unkept_tables import refuse_admission, refuse_expiry, refuse_narrow
+from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.service.client.connections import SLOW, Connections

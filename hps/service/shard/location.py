@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+from hps.common.unkept_tables import refuse_narrow
 from hps.config import (
     Config,
     DramCacheConfig,
     GpuCacheConfig,
     SsdStoreConfig,
     TableConfig,
-    refuse_narrow,
 )
 from hps.contracts.tiers import RowTier
 from hps.parameter_server.opening import Tiers
