@@ -36,7 +36,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `erase`."""
     parser = subparsers.add_parser(
         "erase",
-        help="erase rows by key or by what they counted, and tell which checkpoints still hold them",
+        help="erase rows by key or by what they counted; tell which checkpoints still hold them",
         description="Erases rows from a store: of the keys of a file, or those for which all holds "
         "that is said of their statistics (docs/life_cycle.md). Takes a checkpoint, and tells how "
         "many rows went, and which kept checkpoints still hold rows of these keys: 'hps "
@@ -155,7 +155,7 @@ class _KeyFile:
     """Keys that are too many for memory, in a file without a name."""
 
     def __init__(self, files: ExitStack) -> None:
-        self._file = files.enter_context(tempfile.TemporaryFile())
+        self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
 
     def add(self, keys: Keys) -> None:
         """Behind those that are there."""
