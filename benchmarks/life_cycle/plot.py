@@ -4,13 +4,13 @@ setting.
 Above it: a caller that records a result. Below it: matplotlib, of the extra `bench`.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import pyplot
+
+from benchmarks.common.plots import command
 
 BASELINE = "none"
 
@@ -75,15 +75,5 @@ def plot(result: dict[str, Any], out: Path) -> None:
     pyplot.close(figure)
 
 
-def main() -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.life_cycle.plot")
-    parser.add_argument("result", type=Path, help="JSON of benchmarks.run life_cycle")
-    parser.add_argument("out", type=Path, help="the picture's file")
-    arguments = parser.parse_args()
-    plot(json.loads(arguments.result.read_text()), arguments.out)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("life_cycle", plot))

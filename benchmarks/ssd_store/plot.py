@@ -3,13 +3,13 @@
 Above it: a caller that records a result. Below it: matplotlib, of the extra `bench`.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib import pyplot
+
+from benchmarks.common.plots import command
 
 PANELS = (
     ("get cold", "uniform", "get, cold, uniform keys"),
@@ -67,15 +67,5 @@ def plot(result: dict[str, Any], out: Path) -> None:
     pyplot.close(figure)
 
 
-def main() -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ssd_store.plot")
-    parser.add_argument("result", type=Path, help="JSON of benchmarks.run ssd_store")
-    parser.add_argument("out", type=Path, help="the picture's file")
-    arguments = parser.parse_args()
-    plot(json.loads(arguments.result.read_text()), arguments.out)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("ssd_store", plot))
