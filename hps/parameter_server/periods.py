@@ -104,7 +104,8 @@ class Periods:
                 for name, expiry in changed.items()
             }
             for name, change in changes.items():  # all are looked at before any row changes
-                self._refuse_emptied(change, name, allow_empty)
+                if name in tables.configs:  # of keys that wait no row goes
+                    self._refuse_emptied(change, name, allow_empty)
             tables.unsettled |= changed.keys()
             for change in changes.values():
                 change.apply(tables.store)

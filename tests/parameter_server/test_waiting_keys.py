@@ -205,3 +205,34 @@ def test_tables_that_cannot_wait_are_refused(
 def test_what_is_no_rule_is_refused() -> None:
     with pytest.raises(hps.ConfigError, match=r"must be an hps.Admission"):
         table(3)  # type: ignore[arg-type]
+
+
+def test_other_rules_reach_the_records_too(tmp_path: Path) -> None:
+    """Those that are empty may all die at once."""
+    for unseen, rows in ((5, 40), (1, 40)):
+        counted = table(hps.Admission(count=1), expiry=hps.Expiry(unseen=unseen))
+        with hps.ParameterServer(config(tmp_path, counted)) as server:
+            server.push("ads", KEYS, ONES)
+            assert server.stats()["tables"]["ads"]["waiting"]["rows"] in (0, 40)
+            server.advance_period()
+            assert server.num_rows("ads") == rows
+            assert server.stats()["tables"]["ads"]["waiting"]["rows"] == 0
+    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=9)))) as server:
+        server.push("ads", KEYS[:5] + np.uint64(100), ONES[:5])  # they wait
+        server.checkpoint()
+    for unseen in (9, 0):
+        waiting = table(hps.Admission(count=9), expiry=hps.Expiry(unseen=unseen))
+        with hps.ParameterServer(config(tmp_path, waiting)) as server:
+            server.advance_period(allow_empty=True)
+            assert server.stats()["tables"]["ads"]["waiting"]["rows"] == (5 if unseen else 0)
+
+
+def test_records_that_are_all_empty_may_change_their_rules(tmp_path: Path) -> None:
+    first = table(hps.Admission(count=1), expiry=hps.Expiry(unseen=5))
+    with hps.ParameterServer(config(tmp_path, first)) as server:
+        server.push("ads", KEYS, ONES)
+    with hps.ParameterServer(
+        config(tmp_path, table(hps.Admission(count=1), expiry=hps.Expiry(unseen=4)))
+    ) as server:
+        server.advance_period()
+        assert server.num_rows("ads") == 40
