@@ -26,6 +26,7 @@ DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliabilit
 DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
 DOCUMENTS += [
     "docs/life_cycle.md",
+    "docs/life_cycle_kept.md",
     "docs/narrow_rows.md",
     "docs/ssd_store_format.md",
     "docs/features.md",
