@@ -125,4 +125,5 @@ def __getattr__(name: str) -> Any:
         return import_module(f"hps.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'hps' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    found = globals()[name] = getattr(import_module(_LAZY[name]), name)  # once
+    return found
