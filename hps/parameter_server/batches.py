@@ -15,7 +15,8 @@ from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_h
 from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Labels
-from hps.contracts.row_cache import ABSENT
+from hps.contracts.admission import Gate
+from hps.contracts.row_cache import ABSENT, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
@@ -123,7 +124,7 @@ class Batches:
                     if stack.gate is not None:
                         with tables.lock:
                             plan = rows.held_plan()
-                        stack.gate.require(plan)
+                        self._hold_gate(stack.gate, plan)
                 with tables.lock:  # one moment for those who read meanwhile
 
                     def check() -> None:
@@ -133,9 +134,12 @@ class Batches:
                             stack.raise_failed(wait=True)
 
                     (checked or _check)(check)
-                    calls = [stack.applying(rows.held_plan()) for stack, rows, *_ in work]
-                    seconds = _C.call_all([*calls, *([applied] if applied else [])])
-                    for (stack, *_), spent in zip(work, seconds, strict=False):
+                    plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
+                    # By rows as they are before the step, whatever the order of the tables.
+                    gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
+                    calls = [stack.applying(plan) for stack, plan in plans]
+                    seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
+                    for (stack, *_), spent in zip(work, seconds[len(gates) :], strict=False):
                         stack.counters.seconds += spent
                     for stack, *_ in work:
                         tables.count_update(stack.name)
@@ -174,6 +178,15 @@ class Batches:
         while True:
             try:
                 return self.pin(table, keys)
+            except CapacityError:
+                if not self._make_room():
+                    raise
+
+    def _hold_gate(self, gate: Gate, plan: BatchPlan) -> None:
+        """Prepares a gate, for which batches that wait ahead make room."""
+        while True:
+            try:
+                return gate.require(plan)
             except CapacityError:
                 if not self._make_room():
                     raise

@@ -5,6 +5,7 @@ tables.py, tiers/joint_rows.py.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -65,6 +66,7 @@ class JointBatches:
             tables.begin_change("apply")
             rates = [tables.learning_rates[table] for table in rows.tables]
             were_pinned = not rows.is_released
+            pinned: set[int] = set()  # here
             try:
                 while True:
                     with tables.lock:  # one moment for those who read meanwhile
@@ -78,20 +80,25 @@ class JointBatches:
                             for name in rows.updated():
                                 tables.count_update(name)
                             return
-                    for table in absent or (lacking if not were_pinned else ()):
+                    # Rows whose keys wait by others stay in place until they are updated.
+                    for table in absent or ([] if were_pinned else sorted({*lacking} - pinned)):
                         self._pin_now(rows, table)
-                    for table in lacking:  # whose rows stay in place until they are updated
-                        rows.prepare_gate(table)
+                        pinned.add(table)
+                    for table in lacking:
+                        self._hold_now(partial(rows.prepare_gate, table))
             finally:
                 tables.release_gates()
                 if not were_pinned:
                     rows.release()
 
     def _pin_now(self, rows: JointBatchRows, table: int) -> None:
+        self._hold_now(partial(rows.pin_table, table))
+
+    def _hold_now(self, hold: Callable[[], None]) -> None:
         """For the training loop, which batches that wait ahead of it make room for."""
         while True:
             try:
-                return rows.pin_table(table)
+                return hold()
             except CapacityError:
                 if not self._make_room():
                     raise

@@ -85,7 +85,9 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         threads=config.num_threads(),
     )
     try:
-        refuse_forgotten(given, store.schemas, config.path)
+        if view is None:
+            num_rows = {name: store.num_rows(name) for name in store.schemas}
+            refuse_forgotten(given, num_rows, config.path)
         # Right behind the opening: a restore that was cut short is brought to its end.
         history = None if view is not None else History.find(store)
         tables = Tables(config, store, caches, gpu_caches, device, view is not None)

@@ -6,7 +6,7 @@ through the tiers, files and checkpoints as rows do. One whose key was admitted 
 show of 0, and dies in the next period; others die as rows of the table that are not seen.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hps.common.expiry import Expiry
@@ -71,12 +71,14 @@ def with_records(tables: Iterable[TableConfig]) -> Sequence[TableConfig]:
     return found
 
 
-def refuse_forgotten(tables: Iterable[TableConfig], stored: Collection[str], path: object) -> None:
+def refuse_forgotten(
+    tables: Iterable[TableConfig], num_rows: Mapping[str, int], path: object
+) -> None:
     """Raises ConfigError for a table of which keys wait in the store, and which counts no more:
     they would wait for ever."""
     for table in tables:
         counts = table.admission is not None and table.admission.count is not None
-        if records_of(table.name) in stored and not counts:
+        if num_rows.get(records_of(table.name)) and not counts:
             raise ConfigError(
                 f"table {table.name!r}: admission={table.admission!r}, but {path} counts the keys "
                 "that wait for a row; give Admission(count=) again, or count=1, which admits every "

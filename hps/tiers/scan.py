@@ -69,13 +69,17 @@ def digest_parts(*stacks: TableStack) -> Iterator[tuple[int, int]]:
     Raises:
         ChangedError: as items.
     """
-    for stack in stacks:
-        for images in _pieces(stack, _piece_of(stack), "a digest"):
+    begun = [(stack, stack.version) for stack in stacks]  # one moment of all
+    for stack, version in begun:
+        for images in _pieces(stack, _piece_of(stack), "a digest", version):
             yield _digest_of(stack, images)
 
 
-def _pieces(stack: TableStack, batch: int, what: str) -> Iterator[Images]:
-    version = stack.version
+def _pieces(
+    stack: TableStack, batch: int, what: str, version: int | None = None
+) -> Iterator[Images]:
+    """Those of the table as it was at a version; None: as it is."""
+    version = stack.version if version is None else version
     pieces = stack.scan(batch)
     while True:
         with stack.still():

@@ -130,14 +130,14 @@ class TableStack(CachedTier):
         lr = self.rates[self.name]
         if not starts_tame(self.config, lr):
             self.cache.watch()
-        if self.gate is not None:
-            self.gate.forget(keys)
 
         def visit(plan: BatchPlan) -> None:
             self.cache.create(plan, lr)
             self.cache.gather(plan, out)
 
         self._update_pieces(keys, visit)
+        if self.gate is not None:
+            self.gate.forget(keys)
 
     def push(
         self,
@@ -226,7 +226,7 @@ class TableStack(CachedTier):
                     self.gate.require(plan)
                 log()
                 with self.lock, self.counters:
-                    self.applying(plan)()
+                    _C.call_all([*self.deciding(plan), self.applying(plan)])
             finally:
                 if self.gate is not None:
                     self.gate.release()
@@ -247,15 +247,13 @@ class TableStack(CachedTier):
         counted = None if statistics is None else statistics.images()
         if not assigns_tame(self.config, rows, state, lr):
             self.cache.watch()
+        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr, counted))
         if self.gate is not None:
             self.gate.forget(keys)
-        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr, counted))
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
         """Drops keys [L] from every tier; bool [L], where a stored row was. Those that wait for a
         row begin anew."""
-        if self.gate is not None:
-            self.gate.forget(keys)
         unique, inverse = np.unique(keys, return_inverse=True)
         with self.still(), self.lock:
             for rows in list(self._pinned):
@@ -273,6 +271,8 @@ class TableStack(CachedTier):
             finally:  # whatever was raised, these are gone
                 erased: NDArray[np.bool_] = stored & (self.contains(unique) == 0)
                 self._stored_before -= int(erased.sum())
+        if self.gate is not None:
+            self.gate.forget(keys)
         return erased[inverse]
 
     # Batches in flight.
@@ -343,15 +343,17 @@ class TableStack(CachedTier):
         is_rate_safe = _C.safe_gradient_bits(kind, numbers, *start, lr) != 0
         return bool(self.cache.is_watched) or not is_rate_safe
 
-    def applying(self, plan: BatchPlan) -> Callable[[], object]:
+    def applying(self, plan: BatchPlan) -> Callable[[], None]:
         """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
-        native cache it is one native call. A gate has prepared for it. Under the lock."""
+        native cache it is one native call. Under the lock."""
         assert_held(self.lock)
         self.version += 1
-        apply = partial(self.cache.apply, plan, float(self.rates[self.name]))
-        if self.gate is None:
-            return apply
-        return partial(_C.call_all, [self.gate.deciding(plan), apply])
+        return partial(self.cache.apply, plan, float(self.rates[self.name]))
+
+    def deciding(self, plan: BatchPlan) -> list[Callable[[], None]]:
+        """To be called before `applying`, with it: what a gate, which has prepared, decides. Under
+        the lock."""
+        return [] if self.gate is None else [self.gate.deciding(plan)]
 
     def gather(self, plan: BatchPlan, out: Floats) -> None:
         """Embeddings of a pinned plan to all their positions in out [L, D]. Under the lock."""
@@ -572,7 +574,7 @@ class TableStack(CachedTier):
 
     def _apply(self, plan: BatchPlan, lr: float) -> None:
         self._refuse_overflow(plan, lr)
-        self.applying(plan)()
+        _C.call_all([*self.deciding(plan), self.applying(plan)])
 
     def refuse_non_finite(self, plan: BatchPlan, culprit: int) -> None:
         """NonFiniteError that names a unique key of a plan, unless it is -1."""

@@ -253,8 +253,14 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
         option = "expire_below" if name == "min_score" else f"expire_{name}"
         if getattr(options, option) is None:
             stored[option] = number
+    rule = model.admission or {}
+    if "by" in rule:
+        raise ConfigError(
+            f"the model in {options.where} has a table with Admission(by={rule['by']!r}), for "
+            "which `hps train` has no option; train it on with hps.ParameterServer"
+        )
     if options.admission() is None:
-        stored |= {f"admit_{name}": value for name, value in (model.admission or {}).items()}
+        stored |= {f"admit_{name}": value for name, value in rule.items()}
     for name, bound in (model.bounds or {}).items():
         if getattr(options, name) is None:
             stored[name] = bound

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hps
+from hps.contracts.updates import RowUpdate
 from hps.table.waiting import records_of
 
 DIM = 4
@@ -236,3 +238,59 @@ def test_records_that_are_all_empty_may_change_their_rules(tmp_path: Path) -> No
     ) as server:
         server.advance_period()
         assert server.num_rows("ads") == 40
+
+
+def test_a_refused_verb_leaves_the_counts(counted: hps.ParameterServer) -> None:
+    before = counted.digest("ads")
+    with counted.pin("ads", KEYS[:3]), pytest.raises(hps.ConfigError, match="is pinned"):
+        counted.erase("ads", KEYS)
+    assert counted.digest("ads") == before
+
+
+def test_a_checkpoint_of_before_the_rule_opens(tmp_path: Path) -> None:
+    with hps.ParameterServer(config(tmp_path, table(None, statistics=True))) as server:
+        server.push("ads", KEYS, ONES)
+        server.checkpoint("old")
+    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=9)))) as server:
+        server.push("ads", KEYS + np.uint64(100), ONES)
+        server.checkpoint("new")
+        server.restore("old")
+    for checkpoint in ("old", "new"):
+        with hps.open(tmp_path / "store", checkpoint=checkpoint) as reader:
+            assert reader.num_rows("ads") == 40
+    with hps.ParameterServer(config(tmp_path, table(None, statistics=True))) as server:
+        assert server.num_rows("ads") == 40
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_step_decides_by_scores_of_before(tmp_path: Path, is_first: bool) -> None:
+    other = hps.TableConfig(name="other", dim=1, optimizer=hps.SGD(lr=1.0), statistics=True)
+    tables = [other, table(hps.Admission(by="other", min_score=0.05))][:: 1 if is_first else -1]
+    with hps.ParameterServer(config(tmp_path, *tables)) as server:
+        updates = [
+            RowUpdate("other", KEYS, np.ones((40, 1), np.float32), None),
+            RowUpdate("ads", KEYS, ONES, None),
+        ]
+        for rows in (0, 40):
+            server.apply(updates[:: 1 if is_first else -1])
+            assert server.num_rows("ads") == rows
+
+
+def test_a_step_whose_rows_were_evicted_brings_them_once(tmp_path: Path) -> None:
+    """Nothing was pinned between its forward and its update."""
+    small = table(hps.Admission(count=2), features=["a"])
+    with hps.ParameterServer(
+        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000))
+    ) as server:
+        embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
+        many = np.arange(1000, 4000, dtype=np.uint64)
+        server.pull("ads", many, create=True)
+        ids = hps.Ids(torch.arange(60), torch.arange(61))
+        for rows in (3000, 3060):
+            output = embeddings(hps.Batch({"ads": ids}, torch.zeros(60, 0), torch.zeros(60)))
+            for first in range(0, len(many), 100):
+                server.pull("ads", many[first : first + 100])
+            output.sum().backward()
+            optimizer.step()
+            assert server.num_rows("ads") == rows
+        assert server.stats()["dram_cache"]["evictions"] > 1000
