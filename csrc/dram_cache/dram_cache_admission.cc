@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAhead = 16;  // rows asked for before the first of them is used
 
-// Calls body(i, slot) for each of a worker's listed keys, in whose slot of another table.
+// Calls body(i, slot) for each of a worker's listed keys, with its slot in another table.
 template <class Body>
 void ForListed(const CacheView& beside, const WorkerBatch& worker, Body body) {
   for (int64_t i = 0; i < worker.num_listed; ++i) {

@@ -65,7 +65,7 @@ class Tables:
             if not isinstance(table, WaitingTable)
         }
         # Changed by users at any time, and within the updates.
-        self.learning_rates = {name: table.optimizer.lr for name, table in self.stored.items()}
+        self.learning_rates = {name: table.optimizer.lr for name, table in self.configs.items()}
         self.store = store
         self.device = device
         self.is_read_only = is_read_only
@@ -126,6 +126,8 @@ class Tables:
     ) -> TableTiers:
         store = StoreTable(table.name, self.store)
         lock, rates = self.lock, self.learning_rates
+        if table.name not in self.configs:  # records, of which no user sets a rate
+            rates = {table.name: table.optimizer.lr}
         if gpu_cache is None:
             stack = TableStack(table, dram_cache, store, lock, rates)
             return TableTiers(stack, {"dram_cache": stack}, store)

@@ -30,20 +30,6 @@ def sum_gradients(
     return culprit
 
 
-def sum_here(
-    cache: AnyRowCache,
-    plan: BatchPlan,
-    keys: Keys,
-    grads: Floats,
-    lr: float,
-    occurrences: Occurrences | None,
-) -> tuple[int, int]:
-    """As `sum_here` of the cache, and what each key stands for."""
-    if occurrences is None:
-        return cache.sum_here(plan, keys, grads, lr)
-    return sum_numbered(cache, plan, keys, grads, lr, occurrences)
-
-
 def sum_numbered(
     cache: AnyRowCache,
     plan: BatchPlan,
@@ -52,7 +38,8 @@ def sum_numbered(
     lr: float,
     occurrences: Occurrences | None,
 ) -> tuple[int, int]:
-    """As sum_here, of a plan that has each key's number also where keys hardly repeat."""
+    """As `sum_here` of the cache, of a plan that numbers keys also where they hardly repeat, and
+    with what each key stands for."""
     cache.make_plan(keys, plan)
     cache.find(plan, 0, -1)
     if plan.num_missing:

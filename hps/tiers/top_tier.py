@@ -33,7 +33,7 @@ from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
-from hps.tiers.counted_sums import sum_gradients, sum_here, sum_numbered
+from hps.tiers.counted_sums import sum_gradients, sum_numbered
 from hps.tiers.read_through import read_through
 from hps.tiers.refusals import no_room, non_finite, pinned_too_often
 
@@ -208,9 +208,13 @@ class TableStack(CachedTier):
             with self.lock:
                 plan = self._lend_plan()
             try:
-                sum_up = sum_here if self.gate is None else sum_numbered
+                is_plain = self.gate is None and occurrences is None
                 with self.lock, self.counters:
-                    num_missing, culprit = sum_up(self.cache, plan, keys, grads, lr, occurrences)
+                    num_missing, culprit = (
+                        self.cache.sum_here(plan, keys, grads, lr)
+                        if is_plain
+                        else sum_numbered(self.cache, plan, keys, grads, lr, occurrences)
+                    )
                     self.counters.hits += 0 if num_missing else plan.num_unique
                 if num_missing:
                     if not self.bring(plan, 0, -1):

@@ -31,7 +31,7 @@ ONES = np.ones((8, 4), np.float32)
 USERS_VERBS = """
     advance_period apply assign checkpoint checkpoint_blob_bytes checkpoint_blobs
     checkpoint_state checkpoints close compact contains delete_checkpoint device digest
-    digest_parts erase has_gpu_cache holds is_changed items joint learning_rates
+    digest_parts erase erase_where has_gpu_cache holds is_changed items joint learning_rates
     num_open_pipelines num_rows parts pending_gradients period pin pins pull pull_pooled
     pull_tables push restore space_of_compact statistics stats tables want warm config
 """

@@ -38,7 +38,7 @@ def test_a_key_that_waits_reads_as_new_and_is_nowhere(counted: hps.ParameterServ
     assert (np.asarray(counted.pull("ads", KEYS)) == 0.5).all()
     assert not np.asarray(counted.contains("ads", KEYS)).any()
     assert counted.num_rows("ads") == 0 and not list(counted.items("ads", batch=10))
-    assert set(counted.tables) == {"ads"}
+    assert set(counted.tables) == set(counted.learning_rates) == {"ads"}
     of_table = counted.stats()["tables"]["ads"]
     assert (of_table["waiting"]["rows"], of_table["waiting"]["row_bytes"]) == (40, 32)
     with pytest.raises(hps.ConfigError, match="no table"):

@@ -2,6 +2,7 @@
 tiers, and whenever their bytes are cleaned up.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,24 @@ def tables(expiry: hps.Expiry | None = EXPIRY) -> list[hps.TableConfig]:
     ]
 
 
+def trained_periods(server: hps.ParameterServer, depth: int) -> Iterator[int]:
+    """Trains on the batches of one period after another; the caller begins the next."""
+    embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
+    for period in range(PERIODS):
+        with hps.Pipeline(BATCHES[period::PERIODS], server, depth=depth) as pipeline:
+            for batch in pipeline:
+                embeddings(batch).square().mean().backward()
+                optimizer.step()
+        yield period
+
+
 def run(path: Path, depth: int = 0, *, compacts: bool = False, **changes: Any) -> dict[str, Any]:
     """Trains several periods; rows and digest at the end of each, the counts of the last, and how
     many rows died and were evicted."""
     config = hps.Config(path=path, **{"tables": tables(), "threads": 1, **changes})
     seen: dict[str, Any] = {"rows": [], "digests": [], "deaths": 0}
     with hps.ParameterServer(config) as server:
-        embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
-        for period in range(PERIODS):
-            part = BATCHES[period::PERIODS]
-            with hps.Pipeline(part, server, depth=depth) as pipeline:
-                for batch in pipeline:
-                    embeddings(batch).square().mean().backward()
-                    optimizer.step()
+        for _ in trained_periods(server, depth):
             before = server.num_rows("ads")
             server.advance_period()
             seen["deaths"] += before - server.num_rows("ads")

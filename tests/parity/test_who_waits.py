@@ -47,12 +47,7 @@ def run(path: Path, rule: str, depth: int = 0, **changes: Any) -> dict[str, Any]
     config = hps.Config(path=path, **{"tables": tables(rule), "threads": 1, **changes})
     seen: dict[str, Any] = {"rows": [], "digests": []}
     with hps.ParameterServer(config) as server:
-        embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
-        for period in range(PERIODS):
-            with hps.Pipeline(BATCHES[period::PERIODS], server, depth=depth) as pipeline:
-                for batch in pipeline:
-                    embeddings(batch).square().mean().backward()
-                    optimizer.step()
+        for _ in test_deaths.trained_periods(server, depth):
             server.advance_period()
             seen["rows"].append(server.num_rows("ads"))
             seen["digests"].append([server.digest("ads"), server.digest("users")])
