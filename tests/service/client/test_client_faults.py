@@ -82,7 +82,7 @@ def test_what_is_probably_wrong_is_said_soon_and_in_the_error(
         if kind == "other name":
             address = "no-such-host.invalid:1"
         with pytest.raises(RemoteError, match=rf"Describe: deadline passed.* - .*{hint}"):
-            RemoteParameterServer([address], tls=config, deadline=1.0)
+            RemoteParameterServer([address], tls=config, deadline=3.0)
     (line,) = caplog.messages  # one for all attempts
     assert address in line and hint in line and "it is tried again for " in line
 
