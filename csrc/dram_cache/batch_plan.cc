@@ -219,13 +219,16 @@ void BatchPlan::CountClicks(const uint8_t* labels, ThreadPool* pool) {
   });
 }
 
-void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim,
-                           ThreadPool* pool, OutputValues out) {
+void BatchPlan::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                     OutputValues out, const float* first, int64_t stride) {
   const float** rows = pooling_.PrepareRows(num_occurrences());
   int number = 0;
   ForWorkersInTurn([&](WorkerBatch* worker) { worker->result = number++; });
   ForWorkers(pool, [&](WorkerBatch* worker) {
-    loops.point(*worker, dim, static_cast<int>(worker->result), num_workers_, rows);
+    const bool has_values = first == nullptr;
+    const ValuePlaces places = {has_values ? worker->values : first, stride,
+                                has_values ? nullptr : worker->slots};
+    loops.point(*worker, places, static_cast<int>(worker->result), num_workers_, rows);
   });
   pooling_.Pool(loops, bags, dim, is_alone_ ? nullptr : pool, out);
 }

@@ -151,7 +151,14 @@ class BatchPlan {
   void CountClicks(const uint8_t* labels, ThreadPool* pool);
   // Pools the values of all keys of the batch into out [examples, features * dim].
   void PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
-                  OutputValues out);
+                  OutputValues out) {
+    Pool(loops, bags, dim, pool, out, nullptr, dim);
+  }
+  // The same of weights that are at `first` + slot * stride.
+  void PoolSlots(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                 OutputValues out, const float* first, int64_t stride) {
+    Pool(loops, bags, dim, pool, out, first, stride);
+  }
   // Gradients of bags as those of the occurrences; good until the next such call.
   GradientView Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
                       ThreadPool* pool) {
@@ -189,6 +196,8 @@ class BatchPlan {
   uint32_t largest = 0;  // magnitude of the gradient sums, as bits; see KeyLoops
 
  private:
+  void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+            OutputValues out, const float* first, int64_t stride);
   struct Worker {
     WorkerBatch batch = {};
     Array<uint32_t> starts, positions, missing, order;

@@ -183,6 +183,8 @@ class DramCache {
   uint64_t epoch() const { return epoch_; }
 
  private:
+  static constexpr int32_t kMostCopiedColumns = 32;
+
   DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool);
 
   Status MapTable();
@@ -198,6 +200,10 @@ class DramCache {
                 BatchPlan* plan);
   int64_t FirstToOccur(BatchPlan* plan);
   void GiveTaken(BatchPlan* plan);
+  // Rows whose copies would push what numbering needs out of the near caches are pooled from where
+  // they lie (docs/decisions/0022-pooled-bags.md).
+  bool pools_in_place() const { return !view_.is_narrow && view_.dim > kMostCopiedColumns; }
+  void PoolInPlace(BatchPlan* plan, const BagsView& bags, OutputValues out);
   void Collect(BatchPlan* plan);
   void Expand(BatchPlan* plan, OutputRows out);
   GradientView ViewGradients(GradientValues gradients, const BagsView* bags, BatchPlan* plan) const;
