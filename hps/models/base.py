@@ -4,6 +4,7 @@ over pairs.
 Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`, pooling.py.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
+from hps.common.model_names import first_order_table
 from hps.errors import ConfigError
 from hps.models.fields import Axes, Fields
 from hps.models.pooling import BagMeans, pooling_of
@@ -31,7 +33,8 @@ class ClickModel(nn.Module):
     """A model of the probability of a click, from the features of a batch to logits.
 
     The weights of dense layers come from torch's global generator: equal `torch.manual_seed`, equal
-    model. A model with a first-order term keeps that weight in the last column of each row.
+    model. A model with a first-order term keeps that weight in the last column of each row, or with
+    `two_level` in a table of its own; `embed` and `embed_side_by_side` give the same of both.
 
     A class says of itself: `has_first_order`, that there is such a term; `has_vectors`, that a row
     holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply;
@@ -49,6 +52,9 @@ class ClickModel(nn.Module):
         dropout: share of the deep part's activations dropped in training.
         sequences: of a class that takes them, and for it alone: place of each sequence among the
             features -> place of its target; the tables in which they are have one dim.
+        two_level: of a class with vectors and a first-order term that takes no sequences: the rows
+            of a table "ads" are vectors alone, and the first-order weights of its keys are the rows
+            of another table, of dim 1, `hps.models.first_order_table("ads")`.
 
     `embedding_dropout`, 0 unless it is set, is the share of the elements of pooled embeddings, the
     first-order weight among them, that `embed` drops in training; it scales the others up by
@@ -78,6 +84,7 @@ class ClickModel(nn.Module):
         hidden: Sequence[int] | None = None,
         dropout: float = 0.0,
         sequences: Mapping[int, int] | None = None,
+        two_level: bool = False,
     ) -> None:
         super().__init__()
         self.negative_rate = 1.0
@@ -101,10 +108,20 @@ class ClickModel(nn.Module):
                 f"{name}: it has no deep part, hidden={tuple(hidden)} and dropout={dropout} do not "
                 "apply; leave them out"
             )
-        self.embeddings = SparseEmbeddings(server, features)
+        if two_level and (why := self.why_one_level()):
+            raise ConfigError(f"{name}: two_level=True: {why}; leave it out")
+        first_order = {table: first_order_table(table) for table in features}
+        self.first_order_tables = first_order if two_level else {}
+        self.embeddings = SparseEmbeddings(server, features, beside=self.first_order_tables)
         self._means: BagMeans | None = None
         self._mean_places: frozenset[int] = frozenset()
-        columns = {table: server.tables[table].dim for table in features}
+        columns = {table: server.tables[table].dim + two_level for table in features}
+        for table in self.first_order_tables.values():
+            if server.tables[table].dim != 1:
+                raise ConfigError(
+                    f"{name}: table {table!r} holds first-order weights, its dim must be 1, not "
+                    f"{server.tables[table].dim}"
+                )
         self.check_columns(columns)
         self.sequences = dict(sorted((sequences or {}).items()))
         if self.takes_sequences or self.sequences:
@@ -127,7 +144,7 @@ class ClickModel(nn.Module):
         """Refuses tables whose rows the class cannot take.
 
         Args:
-            columns: table name -> columns of its rows.
+            columns: table name -> columns of its rows, a first-order weight elsewhere counted.
 
         Raises:
             ConfigError: unequal dims, unless the class takes any; rows without an embedding, or
@@ -149,14 +166,31 @@ class ClickModel(nn.Module):
             )
 
     @classmethod
-    def row_columns(cls, dim: int) -> int:
-        """Columns of a row: `dim` floats of an embedding, one first-order weight, as it has them.
+    def why_one_level(cls) -> str:
+        """Why the class cannot have its first-order weights in tables of their own, in words; empty
+        if it can."""
+        if not cls.has_first_order:
+            return "it has no first-order weight, by whose row a key would come by its vector"
+        if not cls.has_vectors:
+            return "it has first-order weights alone, and no vector that could wait"
+        if cls.takes_sequences:
+            return "it looks at the keys of sequences one by one, as whole rows"
+        try:
+            inspect.signature(cls).bind(None, {}, 0, (), 0.0, two_level=True)
+        except TypeError:
+            return "its __init__ takes no two_level=, which it is to hand on to ClickModel"
+        return ""
+
+    @classmethod
+    def row_columns(cls, dim: int, *, two_level: bool = False) -> int:
+        """Columns of a row: `dim` floats of an embedding, one first-order weight, as it has them;
+        with `two_level` the weight lies elsewhere.
 
         >>> from hps.models import MODELS
         >>> {kind: model.row_columns(16) for kind, model in MODELS.items() if kind < "e"}
         {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16, 'din': 16}
         """
-        return dim * cls.has_vectors + cls.has_first_order
+        return dim * cls.has_vectors + (cls.has_first_order and not two_level)
 
     def use_means(self, server: "RowServer", are_means: Mapping[str, Sequence[bool]]) -> None:
         """Has the model get the mean of some features' rows instead of their sum.
@@ -183,7 +217,8 @@ class ClickModel(nn.Module):
             table: list(are_means.get(table, [False] * count))
             for table, count in self.features.items()
         }
-        self.embeddings = SparseEmbeddings(server, self.features, pooling_of(by_table))
+        pooling, beside = pooling_of(by_table), self.first_order_tables
+        self.embeddings = SparseEmbeddings(server, self.features, pooling, beside=beside)
         self._means = BagMeans.of(by_table, self._table_columns)
         of_features = [is_mean for found in by_table.values() for is_mean in found]
         self._mean_places = frozenset(place for place, found in enumerate(of_features) if found)

@@ -174,12 +174,18 @@ def means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> d
 
 
 def named_features(
-    tables: Mapping[str, TableConfig], features: Mapping[str, str] | Mapping[str, int] | None
+    tables: Mapping[str, TableConfig],
+    features: Mapping[str, str] | Mapping[str, int] | None,
+    beside: Mapping[str, str],
 ) -> tuple[dict[str, str], set[str]]:
     """Feature -> table, and the tables whose features are numbered.
 
+    Args:
+        beside: table -> the table whose features come one by one behind its own.
+
     Raises:
-        ConfigError: something else than names and numbers, or two features of one name.
+        ConfigError: something else than names and numbers, two features of one name, or a table
+            of `beside` whose features are not numbered.
     """
     named: dict[str, str] = {}
     numbered: set[str] = set()
@@ -206,11 +212,20 @@ def named_features(
         if isinstance(name, str) and isinstance(value, str):
             add([name], value)
         elif isinstance(name, str) and type(value) is int and value >= 1:
-            add(numbered_features(name, value), name)
-            numbered.add(name)
+            of_table = [name, beside[name]] if name in beside else [name]
+            numbered.update(of_table)
+            for one in zip(*(numbered_features(table, value) for table in of_table), strict=True):
+                for feature, table in zip(one, of_table, strict=True):
+                    add([feature], table)
         else:
             raise ConfigError(
                 f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "
                 "of a table the number of its features"
             )
+    unnumbered = sorted({*beside} - numbered)
+    if unnumbered:
+        raise ConfigError(
+            f"SparseEmbeddings: beside={dict(beside)}: features of table {unnumbered[0]!r} do not "
+            "go by their number; give features={table: number of its features}"
+        )
     return named, numbered

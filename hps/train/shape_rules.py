@@ -68,6 +68,22 @@ def check_kind(kind: str, store: str | Path | None, *, has_base_rate: bool) -> N
         )
 
 
+def check_two_level(kind: str, score: float) -> None:
+    """Refuses rows of two levels of a kind that cannot have them.
+
+    Args:
+        score: that is asked for.
+
+    Raises:
+        ConfigError: says why.
+    """
+    if why := class_of(kind).why_one_level():
+        raise ConfigError(
+            f"two_level={score!r} (--two-level): model {kind}: {why}; leave it out, or take "
+            "deepfm, wide_deep or fm"
+        )
+
+
 def check_table_dims(kind: str | None, features: Features) -> None:
     """The limits of the dims that a features file gives its tables.
 
