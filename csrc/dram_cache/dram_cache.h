@@ -132,7 +132,8 @@ class DramCache {
   // record is emptied, and its row begins with the counts of before.
   void AdmitCounted(BatchPlan* plan, DramCache* records, float least);
   // Admits the listed keys whose rows of `scores`, where ListFresh has found them, have at least
-  // that score, decayed to the period, by the rules of that table, or else by others.
+  // that score, decayed to the period, by the rules of that table, or else by others. A row that
+  // counts begins with the decayed counts of that one.
   void AdmitScored(BatchPlan* plan, const DramCache& scores, float least, const LifeRules& others);
   // Admits each listed key with a probability, by a draw on (initializer's stream, key, number).
   void AdmitDrawn(BatchPlan* plan, uint64_t number, double probability);

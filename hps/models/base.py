@@ -4,7 +4,6 @@ over pairs.
 Above it: the models, users' own too. Below it: `hps.SparseEmbeddings`, pooling.py.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,8 +32,10 @@ class ClickModel(nn.Module):
     """A model of the probability of a click, from the features of a batch to logits.
 
     The weights of dense layers come from torch's global generator: equal `torch.manual_seed`, equal
-    model. A model with a first-order term keeps that weight in the last column of each row, or with
-    `two_level` in a table of its own; `embed` and `embed_side_by_side` give the same of both.
+    model. A model with a first-order term keeps that weight in the last column of each row. Or in
+    rows of two levels, where the server has a table `hps.models.first_order_table("ads")`, of dim
+    1, for each table "ads": it holds the weights of the same keys, and rows of "ads" are vectors
+    alone; `embed` and `embed_side_by_side` give the same of both.
 
     A class says of itself: `has_first_order`, that there is such a term; `has_vectors`, that a row
     holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply;
@@ -52,9 +53,6 @@ class ClickModel(nn.Module):
         dropout: share of the deep part's activations dropped in training.
         sequences: of a class that takes them, and for it alone: place of each sequence among the
             features -> place of its target; the tables in which they are have one dim.
-        two_level: of a class with vectors and a first-order term that takes no sequences: the rows
-            of a table "ads" are vectors alone, and the first-order weights of its keys are the rows
-            of another table, of dim 1, `hps.models.first_order_table("ads")`.
 
     `embedding_dropout`, 0 unless it is set, is the share of the elements of pooled embeddings, the
     first-order weight among them, that `embed` drops in training; it scales the others up by
@@ -84,7 +82,6 @@ class ClickModel(nn.Module):
         hidden: Sequence[int] | None = None,
         dropout: float = 0.0,
         sequences: Mapping[int, int] | None = None,
-        two_level: bool = False,
     ) -> None:
         super().__init__()
         self.negative_rate = 1.0
@@ -108,20 +105,14 @@ class ClickModel(nn.Module):
                 f"{name}: it has no deep part, hidden={tuple(hidden)} and dropout={dropout} do not "
                 "apply; leave them out"
             )
-        if two_level and (why := self.why_one_level()):
-            raise ConfigError(f"{name}: two_level=True: {why}; leave it out")
-        first_order = {table: first_order_table(table) for table in features}
-        self.first_order_tables = first_order if two_level else {}
+        self.first_order_tables = self._find_first_order(server, features)
         self.embeddings = SparseEmbeddings(server, features, beside=self.first_order_tables)
         self._means: BagMeans | None = None
         self._mean_places: frozenset[int] = frozenset()
-        columns = {table: server.tables[table].dim + two_level for table in features}
-        for table in self.first_order_tables.values():
-            if server.tables[table].dim != 1:
-                raise ConfigError(
-                    f"{name}: table {table!r} holds first-order weights, its dim must be 1, not "
-                    f"{server.tables[table].dim}"
-                )
+        columns = {
+            table: server.tables[table].dim + (table in self.first_order_tables)
+            for table in features
+        }
         self.check_columns(columns)
         self.sequences = dict(sorted((sequences or {}).items()))
         if self.takes_sequences or self.sequences:
@@ -175,11 +166,30 @@ class ClickModel(nn.Module):
             return "it has first-order weights alone, and no vector that could wait"
         if cls.takes_sequences:
             return "it looks at the keys of sequences one by one, as whole rows"
-        try:
-            inspect.signature(cls).bind(None, {}, 0, (), 0.0, two_level=True)
-        except TypeError:
-            return "its __init__ takes no two_level=, which it is to hand on to ClickModel"
         return ""
+
+    def _find_first_order(self, server: "RowServer", features: Mapping[str, int]) -> dict[str, str]:
+        """Of each table that of its first-order weights; none where rows hold both."""
+        found = {table: first_order_table(table) for table in features}
+        found = {table: other for table, other in found.items() if other in server.tables}
+        if not found or not self.has_first_order or not self.has_vectors:
+            return {}
+        name, why = type(self).__name__, self.why_one_level()
+        if why:
+            raise ConfigError(f"{name}: first-order weights in tables of their own {found}: {why}")
+        if missing := [table for table in features if table not in found]:
+            raise ConfigError(
+                f"{name}: the first-order weights of tables {sorted(found)} lie in tables of their "
+                f"own, and there is no table {first_order_table(missing[0])!r}; give all tables "
+                "such a one, or none"
+            )
+        for other in found.values():
+            if server.tables[other].dim != 1:
+                raise ConfigError(
+                    f"{name}: table {other!r} holds first-order weights: its dim must be 1, not "
+                    f"{server.tables[other].dim}"
+                )
+        return found
 
     @classmethod
     def row_columns(cls, dim: int, *, two_level: bool = False) -> int:

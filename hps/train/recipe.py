@@ -242,9 +242,7 @@ class ModelRecipe:
         """
         counts = {table: len(names) for table, names in self.features.items()}
         made = class_of(self.kind)
-        more: Json = {"sequences": self.sequences} if made.takes_sequences else {}
-        if self.two_level is not None:
-            more["two_level"] = True
+        more = {"sequences": self.sequences} if made.takes_sequences else {}
         with blamed_on_file(self.kind, "making the model"):
             model = made(server, counts, self.num_dense, self.hidden, self.dropout, **more)
         if not any(parameter.requires_grad for parameter in model.parameters()):
