@@ -131,9 +131,8 @@ class SparseEmbeddings(nn.Module):
         self._means = means_of(server, pooling)
         self._means |= {other: self._means.get(table, False) for table, other in beside.items()}
         self._layout: FeatureLayout | None = None
-        if features is not None or all(
-            table.features is not None for table in server.tables.values()
-        ):
+        are_named = all(table.features is not None for table in server.tables.values())
+        if features is not None or beside or are_named:
             named, numbered = named_features(server.tables, features, beside)
             self._layout = layout_of(server.tables, named, self._means, numbered)
         # A module a table, where all at once will not do; no submodules: there is nothing in them.

@@ -200,23 +200,23 @@ def named_features(
             named[name] = table
 
     if features is None:
-        for table in tables.values():
-            add(table.features or (), table.name)
-        return named, numbered
-    if not isinstance(features, Mapping):
+        for own in tables.values():
+            add(own.features or (), own.name)
+    elif not isinstance(features, Mapping):
         raise ConfigError(
             f"SparseEmbeddings: features is a {type(features).__name__}; give a dict of each "
             "feature's name -> its table, or of tables -> the number of their features"
         )
-    for name, value in features.items():
+    for name, value in (features or {}).items():
         if isinstance(name, str) and isinstance(value, str):
             add([name], value)
         elif isinstance(name, str) and type(value) is int and value >= 1:
-            of_table = [name, beside[name]] if name in beside else [name]
-            numbered.update(of_table)
-            for one in zip(*(numbered_features(table, value) for table in of_table), strict=True):
-                for feature, table in zip(one, of_table, strict=True):
-                    add([feature], table)
+            side_by_side = [name, beside[name]] if name in beside else [name]
+            numbered.update(side_by_side)
+            names = {table: numbered_features(table, value) for table in side_by_side}
+            for number in range(value):
+                for table, of_table in names.items():
+                    add([of_table[number]], table)
         else:
             raise ConfigError(
                 f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "

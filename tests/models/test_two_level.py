@@ -236,8 +236,7 @@ def test_tables_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         ):
             made(server, features, 0)
     config = hps.Config(path=tmp_path / "names", tables=tables)
-    with (
-        hps.ParameterServer(config) as server,
-        pytest.raises(hps.ConfigError, match="do not go by their number"),
-    ):
-        hps.SparseEmbeddings(server, {"ad": "ads"}, beside={"ads": "ads.first_order"})
+    with hps.ParameterServer(config) as server:
+        for named in ({"ad": "ads"}, None):
+            with pytest.raises(hps.ConfigError, match="do not go by their number"):
+                hps.SparseEmbeddings(server, named, beside={"ads": "ads.first_order"})
