@@ -226,17 +226,6 @@ class TrainOptions(
             check_table_dims(kind, self.features)
         if self.two_level is not None and kind is not None:
             check_two_level(kind, self.two_level)
-            if self.gpu is not None:
-                raise ConfigError(
-                    f"two_level={self.two_level!r} (--two-level): in a gpu_cache no key waits for "
-                    "its vector yet; leave out gpu (--gpu), or rows of two levels"
-                )
-            if self.engine != "segments":
-                raise ConfigError(
-                    f"two_level={self.two_level!r} (--two-level): engine {self.engine!r} keeps no "
-                    "keys that wait for their vectors yet; leave out engine (--engine), or rows of "
-                    "two levels"
-                )
 
     def shape(self) -> ModelShape:
         """What is part of the model: as given, the rest as a new model has it."""

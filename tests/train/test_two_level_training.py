@@ -17,8 +17,11 @@ import hps
 from hps.cli.main import main
 from hps.common.json_text import Json
 from hps.errors import ConfigError
+from hps.service.client.options import ClientConfig
 from hps.train import evaluate_store, train
 from hps.train.model_list import models_of
+from tests.cluster.rank_nursery import Job, Nursery
+from tests.service.client.client_lab import service
 from tests.train.killed_run import killed_after
 from tests.train.test_training_periods import NUM_DAYS, counts_of, options_of, told
 
@@ -93,6 +96,7 @@ LIFE: dict[str, Any] = {
     "advance_every": "file",
     "valid": None,  # set where it is used
     "eval_every": 3,
+    "initial_accumulator": 0.01,  # which tables of servers have from before
 }
 
 
@@ -205,15 +209,15 @@ def test_the_keys_may_wait_for_their_weights_too(days: list[Path], tmp_path: Pat
         ),
         ({"two_level": 0.0}, "two_level"),
         ({"two_level": float("nan")}, "two_level"),
-        ({"gpu": "8MiB", "device": "cpu"}, r"\(--two-level\): in a gpu_cache no key waits"),
-        ({"engine": "rocksdb"}, r"\(--two-level\): engine 'rocksdb' keeps no keys that wait"),
+        ({"gpu": "8MiB", "device": "cpu"}, "a gpu_cache admits every key so far"),
+        ({"engine": "rocksdb"}, "engine='rocksdb' keeps no keys that wait yet"),
     ],
 )
 def test_what_cannot_have_two_levels_is_refused(
     days: list[Path], tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        options_of(days, tmp_path / "store", **{"two_level": 1.0, **given})
+        train(options_of(days, tmp_path / "store", **{"two_level": 1.0, **given}))
     assert not (tmp_path / "store").exists()
 
 
@@ -298,6 +302,33 @@ def test_tables_of_several_dims_from_a_features_file(tmp_path: Path) -> None:
     described.write_text(wrong)
     with pytest.raises(ConfigError, match=r"dim = 4 of table 'items'.*have dim 3"):
         train(options_of([log], store, **more))
+
+
+def test_servers_that_make_no_such_tables_refuse_them(days: list[Path], tmp_path: Path) -> None:
+    with service(tmp_path, 1, ()) as servers:
+        remote = ClientConfig(addresses=servers.addresses, client_id="trainer")
+        with pytest.raises(ConfigError, match=r"table 'features' has admission=Admission\("):
+            train(options_of(days, None, remote=remote, two_level=SCORE))
+        with servers.client() as client:
+            assert not client.tables
+
+
+def test_ranks_have_the_keys_of_one_process(
+    days: list[Path], tmp_path: Path, ranks: Nursery
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(day.read_text() for day in days))
+    words = ["train", str(log), "--format", "slots", "--dim", "2", "--hidden", "4", "--depth", "1"]
+    words += ["--batch-size", "16", "--dram", "8MiB", "--two-level", str(SCORE), "--store"]
+    assert main([*words, str(tmp_path / "alone")]) == 0
+    words += [str(tmp_path / "ranks"), "--checkpoint-every", "2", "--resume-if-any"]
+    assert ranks.run(Job(words, 2, dies_at={1: 5})).statuses[1] == -9
+    figures = ranks.figures(Job(words, 2, variables={"TORCHELASTIC_RESTART_COUNT": "1"}))
+    assert figures["resumed_from"] is not None
+    for table in ("features", "features.first_order"):
+        found = keys_of_store(tmp_path / "ranks", table)
+        assert found == keys_of_store(tmp_path / "alone", table)
+    main([*words, "--new-data"])  # and one process goes on with what they have
 
 
 def test_names_that_leave_none_for_the_weights_are_refused(tmp_path: Path) -> None:
