@@ -337,7 +337,8 @@ class TrainOptions(
                 "the table (table in the features file) a shorter one"
             )
         vectors = replace(table, admission=Admission(by=name, min_score=self.two_level))
-        weights = replace(table, name=name, dim=1, statistics=True)
+        # One bfloat16 takes the bytes of a float32, for rows are a multiple of 16.
+        weights = replace(table, name=name, dim=1, statistics=True, dtype="float32")
         share = table.share * weights.layout.row_bytes / vectors.layout.row_bytes
         return [vectors, replace(weights, share=share)]
 

@@ -165,6 +165,9 @@ def test_all_who_measure_and_score_say_the_same(
             (model.predict(batch), batch.labels)
             for batch in model.open_reader(days[:1], batch_size=7)
         ]
+        batch = next(iter(model.open_reader(days[:1])))
+        ids = batch.features
+        assert {*ids} == {*model.server.tables} and len({id(own) for own in ids.values()}) == 1
         scores, labels = (torch.cat(parts).double() for parts in zip(*found, strict=True))
         first = days[0].read_text().splitlines()[:5]
         slots = [dict(word.split(":") for word in line.split()[1:]) for line in first]
@@ -194,6 +197,20 @@ def test_the_keys_may_wait_for_their_weights_too(days: list[Path], tmp_path: Pat
         assert server.tables["features"].admission == hps.Admission(
             by="features.first_order", min_score=SCORE
         )
+
+
+def test_narrow_rows_and_counts_are_those_of_the_vectors(days: list[Path], tmp_path: Path) -> None:
+    more: Json = {"two_level": SCORE, "row_dtype": "bfloat16", "statistics": True}
+    train(options_of(days[:1], tmp_path, **more))
+    train(options_of(days[1:2], tmp_path, **AGAIN))
+    with hps.open(tmp_path) as server:
+        vectors, weights = server.tables.values()
+        assert (vectors.dtype, weights.dtype) == ("bfloat16", "float32")
+        assert vectors.statistics and weights.statistics and len(keys_of(server, "features")) > 5
+    config = options_of(days[:1], tmp_path / "none", statistics=False, two_level=SCORE)
+    assert [table.statistics for table in config.server_config().tables] == [False, True]
+    shares = [table.share * 1e6 // table.layout.row_bytes for table in config.tables({"a": "b"})]
+    assert shares[0] == shares[1]  # as many rows of both fit into a tier
 
 
 @pytest.mark.parametrize(
