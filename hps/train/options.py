@@ -336,7 +336,9 @@ class TrainOptions(
                 f"{table.name!r} lie in table {name!r}, and a name has 64 letters at most; give "
                 "the table (table in the features file) a shorter one"
             )
-        vectors = replace(table, admission=Admission(by=name, min_score=self.two_level))
+        rule = Admission(by=name, min_score=self.two_level)
+        # A rule that counts is one of the weights alone.
+        vectors = replace(table, admission=rule, statistics=bool(self.statistics))
         # One bfloat16 takes the bytes of a float32, for rows are a multiple of 16.
         weights = replace(table, name=name, dim=1, statistics=True, dtype="float32")
         share = table.share * weights.layout.row_bytes / vectors.layout.row_bytes

@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps/train/, hps/models/base.py.
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ def test_a_model_keeps_its_levels_and_takes_no_others(days: list[Path], tmp_path
         message = rf"trained with two_level={stored}, this run asks for {asked} \(--two-level\)"
         with pytest.raises(ConfigError, match=message):
             train(options_of(days[1:2], tmp_path / name, two_level=asked, **AGAIN))
+    with hps.Model.load(tmp_path / "apart", dram="8MiB") as scoring:
+        other = replace(scoring.recipe, two_level=2.0)
+        with pytest.raises(ConfigError, match=rf"has two_level={SCORE}, this run asks for 2.0"):
+            scoring.recipe.check_same(other)
     (model,) = [one for one in models_of(tmp_path / "apart").models if one["tag"] == "final"]
     assert (model["dim"], model["dims"]) == (2, {"features": 2})
     with pytest.raises(ConfigError, match="trained with dim=2"):
@@ -185,6 +190,7 @@ def test_the_keys_may_wait_for_their_weights_too(days: list[Path], tmp_path: Pat
     rule = hps.Admission(count=3)
     with hps.open(tmp_path) as server:
         assert server.tables["features.first_order"].admission == rule
+        assert [table.statistics for table in server.tables.values()] == [False, True]
         assert server.tables["features"].admission != rule
         kept = keys_of(server, "features.first_order")
         assert kept == {key for key, show in shows.items() if show >= 3}
@@ -207,6 +213,7 @@ def test_narrow_rows_and_counts_are_those_of_the_vectors(days: list[Path], tmp_p
         vectors, weights = server.tables.values()
         assert (vectors.dtype, weights.dtype) == ("bfloat16", "float32")
         assert vectors.statistics and weights.statistics and len(keys_of(server, "features")) > 5
+    train(options_of(days[:1], tmp_path / "one", dim=1, two_level=SCORE))
     config = options_of(days[:1], tmp_path / "none", statistics=False, two_level=SCORE)
     assert [table.statistics for table in config.server_config().tables] == [False, True]
     shares = [table.share * 1e6 // table.layout.row_bytes for table in config.tables({"a": "b"})]
