@@ -19,7 +19,7 @@ from hps.cli.main import main
 from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.service.client.options import ClientConfig
-from hps.train import evaluate_store, train
+from hps.train import evaluate_remote, evaluate_store, train
 from hps.train.model_list import models_of
 from tests.cluster.rank_nursery import Job, Nursery
 from tests.service.client.client_lab import service
@@ -335,6 +335,16 @@ def test_servers_that_make_no_such_tables_refuse_them(days: list[Path], tmp_path
             train(options_of(days, None, remote=remote, two_level=SCORE))
         with servers.client() as client:
             assert not client.tables
+
+
+def test_a_store_that_is_served_is_measured_alike(days: list[Path], tmp_path: Path) -> None:
+    train(options_of(days[:2], tmp_path / "shard0", two_level=SCORE))
+    alone = evaluate_store(days[:1], tmp_path / "shard0", dram="8MiB")
+    with service(tmp_path, 1, ()) as servers:
+        remote = ClientConfig(addresses=servers.addresses, client_id="trainer")
+        measured = evaluate_remote(days[:1], remote)
+    for name in ("logloss", "auc", "rows", "examples"):
+        assert measured[name] == alone[name], name
 
 
 def test_ranks_have_the_keys_of_one_process(
