@@ -337,6 +337,30 @@ def test_servers_that_make_no_such_tables_refuse_them(days: list[Path], tmp_path
             assert not client.tables
 
 
+def test_a_key_whose_weight_is_erased_loses_its_vector(
+    days: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    for name, more in (("plain", {}), ("counts", {"statistics": True})):
+        store = tmp_path / name
+        train(options_of(days[:2], store, two_level=SCORE, **more))
+        with hps.open(store) as server:
+            every = np.array([*keys_of(server, "features.first_order")], np.uint64)
+            shows = server.statistics("features.first_order", every)["show"]
+            kept = {*every[shows >= 6].tolist()}
+            vectors = keys_of(server, "features")
+        assert vectors - kept and vectors & kept
+        assert main(["erase", str(store), "--show-below", "6", "--json", str(out)]) == 0
+        assert keys_of_store(store, "features.first_order") == kept
+        assert keys_of_store(store, "features") == vectors & kept
+        told_of = json.loads(out.read_text())
+        assert told_of["erased"]["features"] == len(vectors - kept)
+        assert {table for one in told_of["held_by"] for table in one["rows"]} == {
+            "features",
+            "features.first_order",
+        }
+
+
 def test_a_store_that_is_served_is_measured_alike(days: list[Path], tmp_path: Path) -> None:
     train(options_of(days[:2], tmp_path / "shard0", two_level=SCORE))
     alone = evaluate_store(days[:1], tmp_path / "shard0", dram="8MiB")
