@@ -221,9 +221,10 @@ class TrainOptions(
             is_new = self.base_rate and not self.resume
             check_kind(kind, self.store, has_base_rate=is_new)
         shape = self.shape()
-        check_sizes(kind, shape.dim, shape.hidden, shape.dropout)
+        two_level = self.two_level is not None
+        check_sizes(kind, shape.dim, shape.hidden, shape.dropout, two_level=two_level)
         if isinstance(self.features, Features):
-            check_table_dims(kind, self.features)
+            check_table_dims(kind, self.features, two_level=two_level)
         if self.two_level is not None and kind is not None:
             check_two_level(kind, self.two_level)
 

@@ -216,6 +216,8 @@ def test_narrow_rows_and_counts_are_those_of_the_vectors(days: list[Path], tmp_p
     train(options_of(days[:1], tmp_path / "one", dim=1, two_level=SCORE))
     config = options_of(days[:1], tmp_path / "none", statistics=False, two_level=SCORE)
     assert [table.statistics for table in config.server_config().tables] == [False, True]
+    widest = options_of(days[:1], tmp_path / "none", dim=4096, two_level=SCORE)
+    assert [table.dim for table in widest.server_config().tables] == [4096, 1]
     shares = [table.share * 1e6 // table.layout.row_bytes for table in config.tables({"a": "b"})]
     assert shares[0] == shares[1]  # as many rows of both fit into a tier
 
@@ -282,6 +284,40 @@ def test_the_commands_say_so(
         assert ("waits for its vector" in said) == row["waits"] != ("embedding:" in said)
         assert "first-order weight, of table 'features.first_order'" in said
         assert "absent: no row is stored" in said
+
+
+OWN = """
+import torch
+from hps.models import ClickModel
+
+class Mine(ClickModel):
+    has_first_order = True
+
+    def _build(self, hidden, dropout):
+        self.bias = torch.nn.Parameter(torch.zeros(()))
+
+    @property
+    def output_bias(self):
+        return self.bias
+
+    def forward(self, batch):
+        vectors, first_order = self.embed(batch).split([self.dim, 1], dim=2)
+        return self.bias + first_order.sum(dim=(1, 2)) + vectors.square().sum(dim=(1, 2))
+"""
+
+
+def test_a_model_of_ones_own_needs_no_word_of_it(days: list[Path], tmp_path: Path) -> None:
+    file, store = tmp_path / "mine.py", tmp_path / "store"
+    file.write_text(OWN)
+    kind: Json = {"model": f"{file}:Mine", "valid": days[:1]}
+    figures = train(options_of(days[:2], store, two_level=SCORE, **kind))
+    assert evaluate_store(days[:1], store)["logloss"] == figures["evaluations"][-1]["logloss"]
+    assert 0 < len(keys_of_store(store, "features")) < figures["rows"] / 2
+    file.write_text(OWN.replace("has_first_order = True", "has_first_order = False"))
+    with pytest.raises(
+        ConfigError, match=r"\(--two-level\): model .*: it has no first-order weight"
+    ):
+        options_of(days[:2], tmp_path / "none", two_level=SCORE, **kind)
 
 
 def test_tables_of_several_dims_from_a_features_file(tmp_path: Path) -> None:
