@@ -91,8 +91,9 @@ class LifeOptions:
     two_level: float | None = option(
         None,
         number(above=0),
-        "of deepfm, wide_deep and fm: rows of two levels; each key has a first-order weight, in a "
-        "table of its own, and comes by its vector once its score there is S, above 0: "
+        "of deepfm, wide_deep, fm, and models of your own with first-order weights: rows of two "
+        "levels; each key has such a weight, in a table of its own, and comes by its vector once "
+        "its score there is S, above 0: "
         "nonclick * (show - click) + click * clicks, decayed, with the numbers of --expire-...; "
         "with --resume as the stored model has it",
         metavar="S",
