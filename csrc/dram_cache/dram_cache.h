@@ -57,6 +57,8 @@ class DramCache {
                      std::unique_ptr<DramCache>* cache);
 
   void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
+  // The same of the keys of another plan, maybe of another cache: copies what it can of it.
+  void MakePlanAs(const BatchPlan& other, BatchPlan* plan);
   // MakePlan and Find over the whole batch; fills out, of `count` rows, if nothing is missing.
   // Returns the number of missing keys. Unless the plan is wanted, keys that hardly repeat are
   // looked up without deduplicating them; if none is missing the plan is empty afterwards.

@@ -123,10 +123,12 @@ class TableBatch {
     int64_t num_found = 0;  // that were counted as hits
     int64_t culprit = -1;
     int thread = kAllThreads;  // that works on it
+    const Part* alike = nullptr;  // a part with the same keys, which is worked on before it
     std::atomic<bool> is_claimed{false};
   };
 
   void DealOut();
+  const Part* FindAlike(size_t table) const;
   static const uint64_t* Take(Part* part);
   void CountFound(size_t table, Part* part, int64_t num_missing);
   BagsView View(const Part& part, const FeaturePlaces& places, int64_t width) const;
