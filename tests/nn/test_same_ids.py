@@ -23,9 +23,10 @@ def ids_of(seed: int, size: int, *, is_skewed: bool) -> hps.Ids:
 
 
 def trained(
-    folder: Path, size: int, shares: tuple[float, float], *, same: bool, **more: Any
+    folder: Path, size: int, shares: tuple[float, float], *, same: bool | None, **more: Any
 ) -> Any:
-    """Digests after steps on batches of both tables, whose ids are one object or copies."""
+    """Digests after steps on batches of both tables, whose ids are one object, copies, or in turn
+    (None)."""
     tables = [
         hps.TableConfig(name=name, dim=dim, optimizer=hps.Adagrad(lr=0.1), share=share)
         for name, dim, share in (("ads", 4, shares[0]), ("weights", 1, shares[1]))
@@ -33,7 +34,8 @@ def trained(
     batches = []
     for seed in range(4):
         ids = ids_of(seed, size, is_skewed=seed % 2 == 0)
-        other = ids if same else hps.Ids(ids.keys_L.clone(), ids.offsets.clone())
+        is_same = seed % 2 == 0 if same is None else same
+        other = ids if is_same else hps.Ids(ids.keys_L.clone(), ids.offsets.clone())
         labels = torch.zeros(size)
         batches.append(hps.Batch({"ads": ids, "weights": other}, torch.zeros(size, 0), labels))
     with hps.ParameterServer(hps.Config(path=folder, tables=tables, **more)) as server:
@@ -56,9 +58,9 @@ def test_the_same_ids_have_the_bits_of_copies(
 ) -> None:
     more: dict[str, Any] = {"dram": hps.DramCacheConfig(bytes="64MiB")}
     expected = trained(tmp_path / "copies", size, shares, same=False, threads=1, **more)
-    for threads in (1, 3):
-        path = tmp_path / str(threads)
-        assert trained(path, size, shares, same=True, threads=threads, **more) == expected
+    for threads, same in ((1, True), (3, True), (3, None)):
+        path = tmp_path / f"{threads}-{same}"
+        assert trained(path, size, shares, same=same, threads=threads, **more) == expected
 
 
 def test_ids_that_are_no_bags_are_refused_of_either_table(tmp_path: Path) -> None:
