@@ -63,7 +63,7 @@ def test_the_same_ids_have_the_bits_of_copies(
         assert trained(path, size, shares, same=same, threads=threads, **more) == expected
 
 
-def test_ids_that_are_no_bags_are_refused_of_either_table(tmp_path: Path) -> None:
+def test_other_ids_and_ids_that_are_no_bags_are_told_apart(tmp_path: Path) -> None:
     tables = [hps.TableConfig(name=name, dim=2) for name in ("ads", "users")]
     keys, right = torch.arange(4), torch.tensor([0, 1, 2, 3, 4])
     wrong = torch.tensor([0, 3, 2, 3, 4])
@@ -75,5 +75,8 @@ def test_ids_that_are_no_bags_are_refused_of_either_table(tmp_path: Path) -> Non
             features = {name: hps.Ids(keys, own) for name, own in offsets.items()}
             with pytest.raises(hps.ConfigError, match=f"table '{bad.name}'"):
                 joint.pin(features, 4)
-        rows = joint.pin({name: hps.Ids(keys, right) for name in ("ads", "users")}, 4)
+        # As many keys are not the same keys.
+        rows = joint.pin({"ads": hps.Ids(keys, right), "users": hps.Ids(keys + 9, right)}, 4)
+        found = {name: own.unique_keys().tolist() for name, own in rows.of_tables().items()}
+        assert found == {"ads": [0, 1, 2, 3], "users": [9, 10, 11, 12]}
         rows.release()
