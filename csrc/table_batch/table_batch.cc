@@ -203,9 +203,9 @@ void TableBatch::Hold() {
     const uint64_t* keys = Take(part);
     if (part->is_refused) return;
     const bool is_again = part->alike != nullptr && !part->alike->is_refused;
-    CountFound(table, part,
-               is_again ? part->rows->FindAs(*part->alike->rows)
-                        : part->rows->Find(keys, part->count));
+    CountFound(
+        table, part,
+        is_again ? part->rows->FindAs(*part->alike->rows) : part->rows->Find(keys, part->count));
     if (part->num_missing == 0) part->num_missing = part->rows->Pin() ? 0 : 1;
   });
 }

@@ -123,7 +123,7 @@ class TableBatch {
     int64_t num_missing = 0;
     int64_t num_found = 0;  // that were counted as hits
     int64_t culprit = -1;
-    int thread = kAllThreads;  // that works on it
+    int thread = kAllThreads;     // that works on it
     const Part* alike = nullptr;  // a part with the same keys, which is worked on before it
     std::atomic<bool> is_claimed{false};
   };
