@@ -155,8 +155,9 @@ class Batch:
         """
         if str(self.labels.device) == device:
             return self
+        moved = {id(ids): ids.to(device) for ids in self.features.values()}  # shared ones once
         return Batch(
-            features={table: ids.to(device) for table, ids in self.features.items()},
+            features={table: moved[id(ids)] for table, ids in self.features.items()},
             dense=self.dense.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),
             position=self.position,

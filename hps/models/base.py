@@ -170,8 +170,9 @@ class ClickModel(nn.Module):
 
     def _find_first_order(self, server: "RowServer", features: Mapping[str, int]) -> dict[str, str]:
         """Of each table that of its first-order weights; none where rows hold both."""
-        found = {table: first_order_table(table) for table in features}
-        found = {table: other for table, other in found.items() if other in server.tables}
+        others = {table: first_order_table(table) for table in features}
+        known = server.tables.keys() - features.keys()  # a table of features may have such a name
+        found = {table: other for table, other in others.items() if other in known}
         if not found or not self.has_first_order or not self.has_vectors:
             return {}
         name, why = type(self).__name__, self.why_one_level()

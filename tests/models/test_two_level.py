@@ -213,6 +213,20 @@ def test_other_models_take_no_notice(tmp_path: Path, kind: str) -> None:
         assert model(make_batch()).shape == (6,)
 
 
+def test_a_table_of_features_may_have_the_name_of_one_of_weights(tmp_path: Path) -> None:
+    tables = [hps.TableConfig(name=name, dim=3) for name in ("ads", "ads.first_order")]
+    with hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server:
+        model = Plain(server, {"ads": 1, "ads.first_order": 1}, 0)
+        assert not model.first_order_tables and model.width == 4
+
+
+def test_shared_ids_move_once() -> None:
+    batch = make_batch().with_ids_of({"ads.first_order": "ads"}).to("meta")
+    own = batch.features
+    assert str(batch.labels.device) == str(own["ads"].keys_L.device) == "meta"
+    assert own["ads"] is own["ads.first_order"] and len(own) == 2
+
+
 class Sequences(Plain):
     takes_sequences: ClassVar[bool] = True
 
