@@ -24,24 +24,31 @@ KEYS = np.arange(400, dtype=np.uint64)
 ADAGRAD = hps.Adagrad(lr=0.1)
 
 
-def two_tables(name: str, dim: int, score: float = 1.0) -> list[hps.TableConfig]:
+def two_tables(
+    name: str, dim: int, score: float = 1.0, optimizer: Any = ADAGRAD
+) -> list[hps.TableConfig]:
     first = first_order_table(name)
     rule = hps.Admission(by=first, min_score=score)
     return [
-        hps.TableConfig(name=name, dim=dim, optimizer=ADAGRAD, admission=rule),
-        hps.TableConfig(name=first, dim=1, optimizer=ADAGRAD, statistics=True),
+        hps.TableConfig(name=name, dim=dim, optimizer=optimizer, admission=rule),
+        hps.TableConfig(name=first, dim=1, optimizer=optimizer, statistics=True),
     ]
 
 
 class Pair:
     """Two servers of equal weights: whole rows, and rows of two levels."""
 
-    def __init__(self, folder: Path, dims: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, dims: Mapping[str, int], optimizer: Any = ADAGRAD) -> None:
         self.dims = dims
         whole = [
-            hps.TableConfig(name=name, dim=dim + 1, optimizer=ADAGRAD) for name, dim in dims.items()
+            hps.TableConfig(name=name, dim=dim + 1, optimizer=optimizer)
+            for name, dim in dims.items()
         ]
-        apart = [table for name, dim in dims.items() for table in two_tables(name, dim)]
+        apart = [
+            table
+            for name, dim in dims.items()
+            for table in two_tables(name, dim, optimizer=optimizer)
+        ]
         self._held = ExitStack()
         self.whole, self.apart = (
             self._held.enter_context(hps.ParameterServer(hps.Config(path=path, tables=tables)))
@@ -103,6 +110,24 @@ def test_both_layouts_give_the_same_bits(tmp_path: Path, kind: str, dropout: flo
         for one, other in zip(*(model.parameters() for model in models), strict=True):
             assert (one.grad is None) == (other.grad is None)
             assert one.grad is None or other.grad is None or torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [hps.SGD(lr=0.1, weight_decay=0.1), hps.Adam(lr=0.01), hps.FTRL(lr=0.1)],
+    ids=lambda optimizer: optimizer.kind,
+)
+def test_optimizers_that_keep_a_number_a_weight_take_the_same_steps(
+    tmp_path: Path, optimizer: Any
+) -> None:
+    with Pair(tmp_path, {"ads": 4}, optimizer) as pair:
+        models = pair.models("fm", NUM_FEATURES, NUM_DENSE)
+        before = pair.rows("ads")[0]
+        for server, model in zip((pair.whole, pair.apart), models, strict=True):
+            for _ in range(3):
+                stepped(server, model, make_batch())
+        whole, apart = pair.rows("ads")
+        assert np.array_equal(whole, apart) and not np.array_equal(whole, before)
 
 
 @pytest.mark.parametrize("weights", [False, True])
