@@ -27,6 +27,7 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   state = State::kKeys;
   Empty();
   num_victims = 0;
+  num_parts_ = num_parts;
   shares_.Begin(count, num_parts, is_alone_ ? 1 : pool->num_threads());
   while (static_cast<int>(workers_.size()) < shares_.num_owners()) workers_.emplace_back();
   num_workers_ = shares_.num_owners();
@@ -37,6 +38,31 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   }
   is_sorted_ = false;
   was_pulled_each_ = false;
+}
+
+bool BatchPlan::BuildAs(const BatchPlan& other, int64_t num_parts, ThreadPool* pool) {
+  HPS_CHECK(other.state != State::kEach && !other.was_pulled_each_);
+  Begin(other.num_occurrences(), num_parts, pool);
+  const bool are_divided_alike = num_workers_ == 1 || num_parts == other.num_parts_;
+  if (num_workers_ != other.num_workers_ || !are_divided_alike) return false;
+  shares_.TakeOwners(other.shares_);
+  const auto work = [&](int i) {
+    WorkerBatch& batch = workers_[i].batch;
+    shares_.CopyKeys(i, other.keys());
+    Prepare(i);
+    shares_.CopyNumbers(i, other.workers_[i].batch, &batch);
+    batch.window_begin = 0;
+    batch.window_end = batch.num_unique;
+  };
+  if (num_workers_ == 1) {
+    work(0);
+  } else {
+    pool->Run([&](int i) {
+      if (i < num_workers_) work(i);
+    });
+  }
+  CountUnique();
+  return true;
 }
 
 bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {

@@ -64,6 +64,10 @@ class BatchPlan {
     CountUnique();
   }
 
+  // As Build of the keys of another plan, which Build has made, by a copy of what that one came to.
+  // False, and nothing is built, where they would be divided otherwise among the workers.
+  bool BuildAs(const BatchPlan& other, int64_t num_parts, ThreadPool* pool);
+
   // True unless keys[count] probably repeat: by the last batch that was deduplicated, and by a
   // sample of this one.
   bool SeemDistinct(const uint64_t* keys, int64_t count) {
@@ -224,6 +228,7 @@ class BatchPlan {
   Pooling pooling_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
+  int64_t num_parts_ = 0;  // of the table
   bool is_alone_ = false;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;

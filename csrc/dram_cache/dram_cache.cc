@@ -95,6 +95,14 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
 }
 
+void DramCache::MakePlanAs(const BatchPlan& other, BatchPlan* plan) {
+  Abandon(plan);
+  plan->MissPulledEach(other.num_occurrences());
+  if (!plan->BuildAs(other, shape().num_parts, pool_)) {
+    MakePlan(other.keys(), other.num_occurrences(), plan);
+  }
+}
+
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, OutputRows out,
                         bool wants_plan) {
   Abandon(plan);
