@@ -1,11 +1,14 @@
-"""What the life of its rows costs a table in a step: a pull and a push of the same batch.
+"""What the life of its rows, and narrow rows, cost a table in a step: a pull and a push of the same
+batch; and what a new period costs a table with expiry.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
-in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait.
+in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. A period
+begins over rows that are all in DRAM and clean, and of which none dies.
 Above it: benchmarks/run.py. Below it: hps's public interface.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import product
@@ -16,8 +19,8 @@ import numpy as np
 import hps
 from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
 from benchmarks.common.report import Row, comparison_row
-from benchmarks.common.server import TABLE, insert, scratch_server
-from benchmarks.common.timing import StepTimer, interleave
+from benchmarks.common.server import TABLE, insert, require_all_in_dram, scratch_server
+from benchmarks.common.timing import Samples, StepTimer, interleave
 
 OFF = "off"
 NEVER = hps.Admission(count=2**24)  # that no key of a run reaches
@@ -25,6 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "statistics": {"statistics": True},
     "expiry": {"expiry": hps.Expiry(unseen=30, min_score=0.01)},
     "admission": {"admission": NEVER},
+    "bfloat16 rows": {"dtype": "bfloat16"},
 }
 FLOORS = {
     ("statistics", 16): 0.85,
@@ -33,7 +37,10 @@ FLOORS = {
     ("expiry", 64): 0.93,
     ("admission", 16): 0.85,
     ("admission", 64): 0.85,
+    ("bfloat16 rows", 64): 1.1,
 }
+PERIOD = "a period begins"
+PERIOD_SECONDS = 0.05  # at most, with ten million rows
 WAITING = 0.7  # of a batch's distinct keys
 _BATCHES = 8
 
@@ -44,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--period-rows", type=int, default=10_000_000)
 
 
 def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
@@ -101,14 +109,46 @@ def cell(rows: int, dim: int, threads: int, examples: int, repetitions: int) -> 
     ]
 
 
+def period_row(rows: int, dim: int, threads: int, repetitions: int) -> Row:
+    """Seconds of `advance_period`."""
+    table = hps.TableConfig(
+        name=TABLE, dim=dim, optimizer=hps.RowWiseAdagrad(lr=0.01), expiry=hps.Expiry(unseen=30)
+    )
+    seconds = []
+    with ExitStack() as servers:
+        budget = int(1.4 * rows * table.layout.row_bytes) + 2**24
+        server = servers.enter_context(scratch_server(table, budget, threads))
+        insert(server, hashed_keys(np.arange(rows)))
+        server.checkpoint()
+        server.advance_period()
+        for _ in range(repetitions):
+            start = time.perf_counter()
+            server.advance_period()
+            seconds.append(time.perf_counter() - start)
+        require_all_in_dram(server, rows)
+        assert server.num_rows(TABLE) == rows
+    most = Samples((PERIOD_SECONDS,) * repetitions)
+    return comparison_row(
+        {"setting": PERIOD, "dim": dim, "threads": threads},
+        "seconds",
+        Samples(tuple(seconds)),
+        (f"{PERIOD_SECONDS * 1000:.0f} ms", most),
+        floor=1.0,
+        lower_is_better=True,
+    )
+
+
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """All cells; see add_arguments for the options."""
     rows, repetitions = options["rows"], options["repetitions"]
     examples, cells = EXAMPLES, list(product(options["dims"], options["threads"]))
     if smoke:
         rows, repetitions, examples, cells = 3000, 2, 32, [(16, 1)]
+        options["period_rows"] = 3000
     found: list[Row] = []
     for dim, threads in cells:
         found += cell(rows, dim, threads, examples, repetitions)
-    axes = {"rows": rows, "examples": examples, "features": FEATURES, "waiting": WAITING}
+    for threads in sorted({threads for _, threads in cells}):
+        found.append(period_row(options["period_rows"], 16, threads, repetitions))
+    axes = {"rows": rows, "period_rows": options["period_rows"], "examples": examples, "features": FEATURES, "waiting": WAITING}
     return {"axes": axes, "rows": found}

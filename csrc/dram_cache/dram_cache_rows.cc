@@ -59,12 +59,16 @@ int64_t NextDirtyBucket(const TableView& table, int64_t bucket, int64_t end) {
   return bucket;
 }
 
-// Frees the slots of a bucket's rows that are dead in a period; how many.
-int64_t DropDeadOf(const TableView& table, int64_t bucket, uint32_t period) {
+void AskForRows(const TableView& table, int64_t bucket) {
   const int64_t first = bucket * kBucketSlots;
   for (int64_t slot = first; slot < first + kBucketSlots; ++slot) {
     if (table.digests[slot] != 0) __builtin_prefetch(RowAt(table, slot));
   }
+}
+
+// Frees the slots of a bucket's rows that are dead in a period; how many.
+int64_t DropDeadOf(const TableView& table, int64_t bucket, uint32_t period) {
+  const int64_t first = bucket * kBucketSlots;
   int64_t num_dropped = 0;
   for (int64_t slot = first; slot < first + kBucketSlots; ++slot) {
     const uint8_t flags = table.marks[slot].flags;
@@ -226,8 +230,9 @@ int64_t DramCache::DropDead(uint32_t period) {
   std::vector<int64_t> dropped(pool_->num_threads());
   const int64_t num_parts = shape().num_parts;
   DealOut(pool_, static_cast<size_t>(num_parts), [&](size_t part, int worker) {
-    for (int64_t bucket = static_cast<int64_t>(part); bucket < view_.table.shape.num_buckets();
-         bucket += num_parts) {
+    const int64_t end = view_.table.shape.num_buckets();
+    for (int64_t bucket = static_cast<int64_t>(part); bucket < end; bucket += num_parts) {
+      if (bucket + num_parts < end) AskForRows(view_.table, bucket + num_parts);
       dropped[worker] += DropDeadOf(view_.table, bucket, period);
     }
   });

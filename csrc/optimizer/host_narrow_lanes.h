@@ -17,7 +17,7 @@ inline constexpr int kNarrowBlock = 64;  // columns of a width that is not known
 
 // `d` and the columns behind it.
 inline Words ColumnsFrom(int d) {
-  Words columns;
+  Words columns = {};
   for (int lane = 0; lane < kWordLanes; ++lane) columns[lane] = static_cast<uint32_t>(d + lane);
   return columns;
 }
