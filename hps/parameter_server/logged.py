@@ -146,7 +146,7 @@ class LoggedMutations:
                 made.
         """
         stored, asked = self._tables.store.schemas.get(table.name), TableSchema.of(table)
-        for part in ("dim", "optimizer", "statistics", "initializer", "numbers"):
+        for part in ("dim", "dtype", "optimizer", "statistics", "initializer", "numbers"):
             old, new = getattr(stored or asked, part), getattr(asked, part)
             if old != new:
                 raise MismatchError(

@@ -78,6 +78,7 @@ def connect(
             missing.append(table)
             continue
         asked = _with_start_of(found, table) if keeps_start else table
+        asked = _with_rules_of(found, asked)
         if differing := differences(_without_rate(found), _without_rate(asked)):
             server.close()
             raise ConfigError(
@@ -95,6 +96,14 @@ def connect(
 
 def _without_rate(table: TableConfig) -> TableConfig:
     return replace(table, optimizer=table.optimizer.without_lr(), features=None, share=1.0)
+
+
+def _with_rules_of(found: TableConfig, table: TableConfig) -> TableConfig:
+    """The table, with the rules of the other one that the flags say nothing of."""
+    names = ("expiry", "admission", "max_rows", "max_bytes")
+    rules: Json = {name: getattr(found, name) for name in names if getattr(table, name) is None}
+    # What a rule implies is asked for by the flags, as it was when the table was made.
+    return replace(table, **rules) if table.statistics == found.statistics else table
 
 
 def _with_start_of(found: TableConfig, table: TableConfig) -> TableConfig:

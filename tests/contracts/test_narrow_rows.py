@@ -206,7 +206,8 @@ def test_a_store_refuses_another_dtype_and_tells_older_versions(tmp_path: Path) 
     lab.server(narrow).close()
     assert _version_of(lab.path) == 4
     wide = hps.TableConfig(name="ads", dim=8, optimizer=hps.SGD(lr=0.1))
-    with pytest.raises(hps.ConfigError, match="dtype is bfloat16, requested is float32"):
+    words = r"dtype is bfloat16, requested is float32.*'hps import --row-dtype float32'"
+    with pytest.raises(hps.ConfigError, match=words):
         lab.server(wide)
     other = Lab("native", tmp_path / "other")
     other.server(wide).close()
@@ -215,14 +216,12 @@ def test_a_store_refuses_another_dtype_and_tells_older_versions(tmp_path: Path) 
         other.server(narrow)
     # How to round is not part of a stored row.
     lab.server(narrow_table(dim=8, rounding="nearest")).close()
-    for made, asked, words in (
-        (narrow, wide, "dtype is bfloat16, requested is float32"),
-        (wide, narrow, "dtype is float32, requested is bfloat16"),
-    ):
-        rocksdb = Lab("rocksdb", tmp_path / words[9])
+    others = r"dtype is float32, requested is bfloat16.*'hps import --row-dtype bfloat16'"
+    for made, asked, match in ((narrow, wide, words), (wide, narrow, others)):
+        rocksdb = Lab("rocksdb", tmp_path / f"of {made.dtype}")
         rocksdb.server(made).close()
         assert (b"dtype" in (rocksdb.path / "ROCKSDB").read_bytes()) == (made is narrow)
-        with pytest.raises(hps.ConfigError, match=words):
+        with pytest.raises(hps.ConfigError, match=match):
             rocksdb.server(asked)
 
 

@@ -131,10 +131,3 @@ def test_ranks_refuse_other_rules(tmp_path: Path) -> None:
     successes(run_ranks(2, lambda world: body(world, hps.Expiry(unseen=5))))
     for result in run_ranks(2, lambda world: body(world, hps.Expiry(unseen=6))):
         assert "other rules of tables ['ads']" in str(result)
-
-
-def test_a_client_makes_no_table_whose_rows_die(tmp_path: Path) -> None:
-    with service(tmp_path, 1, tables()) as servers, servers.client() as client:
-        table = hps.TableConfig(name="new", dim=2, expiry=hps.Expiry(unseen=1))
-        with pytest.raises(hps.ConfigError, match=r"create_table.*expiry"):
-            client.create_table(table)

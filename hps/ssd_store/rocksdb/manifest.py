@@ -254,10 +254,12 @@ def _head(body: bytes) -> bytes:
     return f"{_MAGIC}{FORMAT_VERSION} {_C.crc32c(body):08x} {len(body)}".encode()
 
 
-def _mismatch(subject: str, field: str, stored: object, asked: object) -> ConfigError:
+def _mismatch(
+    subject: str, field: str, stored: object, asked: object, way_out: str = ""
+) -> ConfigError:
     return ConfigError(
         f"{subject}: stored {field} is {stored}, requested is {asked}; it is fixed once "
-        f"the store exists: use the stored one, or another path"
+        f"the store exists: use the stored one, or another path{way_out}"
     )
 
 
@@ -269,7 +271,12 @@ def _initializer(table: TableSchema) -> str:
 def _compare(stored: TableSchema, asked: TableSchema) -> None:
     subject = f"table {asked.name!r}"
     for name in ("dim", "optimizer", "statistics", "dtype", "row_bytes"):
-        if getattr(stored, name) != getattr(asked, name):
-            raise _mismatch(subject, name, getattr(stored, name), getattr(asked, name))
+        old, new = getattr(stored, name), getattr(asked, name)
+        if old != new:
+            way_out = (
+                f"; 'hps export' and 'hps import --row-dtype {new}' make a copy of the rows that "
+                "is so"
+            )
+            raise _mismatch(subject, name, old, new, way_out if name == "dtype" else "")
     if (stored.initializer, stored.numbers) != (asked.initializer, asked.numbers):
         raise _mismatch(subject, "initializer", _initializer(stored), _initializer(asked))
