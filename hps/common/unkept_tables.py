@@ -1,6 +1,6 @@
 """Refusals of tables that cannot be kept where they are asked for, each in the same words.
 
-Above it: `hps.config`, cluster/folder/folders.py. Below it: hps.errors.
+Above it: `hps.config`. Below it: hps.errors.
 """
 
 from collections.abc import Iterable
