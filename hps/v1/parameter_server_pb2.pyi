@@ -491,6 +491,36 @@ class EraseReply(_message.Message):
     erased: bytes
     def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., erased: _Optional[bytes] = ...) -> None: ...
 
+class EraseWhereRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "lineage", "show_below", "click_below", "unseen_for", "score_below")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SHOW_BELOW_FIELD_NUMBER: _ClassVar[int]
+    CLICK_BELOW_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FOR_FIELD_NUMBER: _ClassVar[int]
+    SCORE_BELOW_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    lineage: str
+    show_below: float
+    click_below: float
+    unseen_for: int
+    score_below: float
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., show_below: _Optional[float] = ..., click_below: _Optional[float] = ..., unseen_for: _Optional[int] = ..., score_below: _Optional[float] = ...) -> None: ...
+
+class EraseWhereReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "erased")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    ERASED_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    erased: int
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., erased: _Optional[int] = ...) -> None: ...
+
 class CreateRequest(_message.Message):
     __slots__ = ("id", "table", "ack", "wire", "dim", "lineage", "padding", "keys")
     ID_FIELD_NUMBER: _ClassVar[int]

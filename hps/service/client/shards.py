@@ -86,13 +86,14 @@ class Shards:
 
     def refuse_older(self, verb: str) -> None:
         """Raises ConfigError for a server of an older hps, which would make a table without its
-        rules and its dtype; RemoteError where one does not answer."""
+        rules and its dtype, and erases by keys alone; RemoteError where one does not answer."""
         replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
         for session, reply in zip(self._connections.sessions, replies, strict=True):
             if not reply.has_rules:
                 raise ConfigError(
                     f"{verb}: shard {session} is served by hps {reply.version}, which makes no "
-                    "tables with expiry, admission or bfloat16 rows; start it with a newer hps"
+                    "tables with expiry, admission or bfloat16 rows, and erases no rows by what "
+                    "they have counted; start it with a newer hps"
                 )
 
     def flush(self, durable: bool = False) -> None:

@@ -157,6 +157,8 @@ def test_a_server_that_would_pass_over_the_rules_is_not_asked(tmp_path: Path) ->
                 client.create_table(table)
         assert client.create_table(hps.TableConfig(name="plain", dim=1, features=[]))
         assert set(client.tables) == {"users", "plain"}
+        with pytest.raises(ConfigError, match=r"shard 0.* erases no rows by what"):
+            client.erase_where("users", unseen_for=1)
 
 
 def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -> None:
