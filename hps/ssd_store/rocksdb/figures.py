@@ -3,12 +3,12 @@
 Above it: store.py. Below it: live.py, live_table.py, checkpoint_files.py.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from hps.ssd_store.rocksdb import checkpoint_files
 from hps.ssd_store.rocksdb.live import Live
+from hps.ssd_store.rocksdb.live_table import LiveTable
 from hps.ssd_store.rocksdb.manifest import RocksDbManifest
 
 
@@ -35,9 +35,8 @@ class FoldersOf(NamedTuple):
         return None if found is None else self.path / found.folder
 
 
-def space_of_compact(live: Live, folders: FoldersOf, tables: Iterable[str]) -> dict[str, int]:
+def space_of_compact(live: Live, folders: FoldersOf, chosen: list[LiveTable]) -> dict[str, int]:
     """As `RowTier.space_of_compact`, of some tables."""
-    chosen = [live.tables[name] for name in tables]
     current = folders.current
     theirs = checkpoint_files.unique_bytes([one for one in folders.all if one != current], ".sst")
     folder = current or live.folder

@@ -355,7 +355,6 @@ class RocksDbStore:
 
     def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
         """As `RowTier.count_deaths`. Cost: the number of different periods of death."""
-        self._number(table)
         return self._worker.run(lambda: self._table(table).deaths.living_beyond(period))
 
     def follow_period(self) -> None:
@@ -434,11 +433,9 @@ class RocksDbStore:
         return self._worker.run(self._space_of_compact, table)
 
     def _space_of_compact(self, table: str | None) -> dict[str, int]:
-        names = list(self._numbers) if table is None else [table]
-        for name in names:
-            self._number(name)
-        checkpoints = FoldersOf(self._inside, self._manifest)
-        return space_of_compact(self._open_live_or_raise(), checkpoints, names)
+        chosen = [self._table(name) for name in (self._numbers if table is None else [table])]
+        folders = FoldersOf(self._inside, self._manifest)
+        return space_of_compact(self._open_live_or_raise(), folders, chosen)
 
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`. Cost: reads and writes the table's files; mutations wait."""
@@ -581,11 +578,13 @@ class RocksDbStore:
             self._is_closed = True
         if not self._is_closed:
             self._is_closed = True
-            self._burial.stop()
             try:
-                self._worker.run(self._close)
-            finally:
-                self._worker.stop()
+                self._burial.stop()
+            finally:  # also after an interrupt, which the worker itself lets pass
+                try:
+                    self._worker.run(self._close)
+                finally:
+                    self._worker.stop()
 
     def _close(self) -> None:
         live, self._live = self._live, None
