@@ -9,7 +9,7 @@ from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError, no_such_table
 from hps.service.client.connections import Connections
 from hps.service.client.session import MOST_UNDER_WAY
-from hps.service.messages.table_messages import from_message
+from hps.service.messages.table_messages import from_message, without_rules
 from hps.v1 import parameter_server_pb2 as pb
 
 _LOOKS = 3  # at shards that seem to be of different services, while checkpoints are taken
@@ -130,6 +130,10 @@ class Shards:
             )
         else:
             self._mixed_histories = self._lacking_part(replies)
+        # While servers are changed for newer ones, some do not tell the rules.
+        if not all(reply.has_rules for reply in replies):
+            for described in (table for reply in replies for table in reply.tables):
+                without_rules(described)
         tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
         self.tables = {
             name: table

@@ -57,6 +57,12 @@ def has_rules(table: TableConfig) -> bool:
     return table.expiry is not None or table.admission is not None or table.is_narrow
 
 
+def without_rules(message: Table) -> None:
+    """Makes it the message of an older hps."""
+    for name in ("expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding"):
+        message.ClearField(name)
+
+
 def from_message(message: Table) -> TableConfig:
     """The table of a message.
 

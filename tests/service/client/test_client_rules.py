@@ -12,7 +12,7 @@ from hps.cli.table_text import parse_table
 from hps.errors import ConfigError, RemoteError
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
-from hps.service.messages.table_messages import from_message, to_message
+from hps.service.messages.table_messages import from_message, to_message, without_rules
 from hps.train.row_server import connect
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import Service, service
@@ -138,11 +138,45 @@ def _older(method: str, reply: bytes) -> bytes:
         return reply
     described = pb.DescribeReply.FromString(reply)
     described.ClearField("has_rules")
+    for table in described.tables:
+        without_rules(table)
     return described.SerializeToString()
 
 
 class OlderClient(RemoteParameterServer):
     _connect = Older
+
+
+class HalfOlder(Older):
+    """To servers of which one is as new as its client."""
+
+    new = ""
+
+    def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        reply = GrpcTransport.call(self, method, request, timeout)
+        return reply if self.address == self.new else _older(method, reply)
+
+    def start(self, method: str, request: bytes, timeout: float) -> Any:
+        if self.address == self.new:
+            return GrpcTransport.start(self, method, request, timeout)
+        return super().start(method, request, timeout)
+
+
+class HalfOlderClient(RemoteParameterServer):
+    _connect = HalfOlder
+
+
+def test_servers_may_be_changed_for_newer_ones_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile some tell the rules of a table and others do not."""
+    with service(tmp_path, 2, (USERS, EVERYTHING)) as servers:
+        monkeypatch.setattr(HalfOlder, "new", servers.addresses[0])
+        with HalfOlderClient(servers.addresses) as client:
+            table = client.tables["all"]
+            assert (table.expiry, table.dtype, table.statistics) == (None, "float32", True)
+            client.assign("all", np.arange(9), np.ones((9, 4), np.float32))
+            assert client.num_rows("all") == 9
 
 
 def test_a_server_that_would_pass_over_the_rules_is_not_asked(tmp_path: Path) -> None:
