@@ -87,7 +87,10 @@ def connect(
                 "with (dim: of --dim or the features file, and one more in models with a "
                 "first-order weight), or servers of their own"
             )
-    for table in missing:
+    # One whose keys come by scores of another is made behind that.
+    for table in sorted(
+        missing, key=lambda one: one.admission is not None and bool(one.admission.by)
+    ):
         server.create_table(table)
     for table in tables:
         server.learning_rates[table.name] = table.optimizer.lr
