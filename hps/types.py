@@ -155,8 +155,9 @@ class Batch:
         """
         if str(self.labels.device) == device:
             return self
+        moved = {id(ids): ids.to(device) for ids in self.features.values()}  # shared ones once
         return Batch(
-            features={table: ids.to(device) for table, ids in self.features.items()},
+            features={table: moved[id(ids)] for table, ids in self.features.items()},
             dense=self.dense.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),
             position=self.position,
@@ -164,6 +165,35 @@ class Batch:
             global_size=self.global_size,
             weights=_moved(self.weights, device),
             groups=_moved(self.groups, device),
+            global_weight=self.global_weight,
+        )
+
+    def with_ids_of(self, tables: Mapping[str, str]) -> "Batch":
+        """The same batch, in which some tables have the ids of other ones: the same Ids, no copy.
+
+        Args:
+            tables: name -> the table whose ids it has; what is in the batch already stays as it is,
+                and the batch itself is returned where all are.
+
+        >>> import torch
+        >>> ads = Ids(torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
+        >>> batch = Batch(features={"ads": ads}, dense=torch.zeros(2, 0), labels=torch.ones(2))
+        >>> batch.with_ids_of({"weights": "ads"}).features["weights"] is ads
+        True
+        """
+        own = self.features
+        missing = [name for name, of in tables.items() if name not in own and of in own]
+        if not missing:
+            return self
+        return Batch(
+            features={**own, **{name: own[tables[name]] for name in missing}},
+            dense=self.dense,
+            labels=self.labels,
+            position=self.position,
+            rows=self.rows,
+            global_size=self.global_size,
+            weights=self.weights,
+            groups=self.groups,
             global_weight=self.global_weight,
         )
 

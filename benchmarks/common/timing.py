@@ -52,10 +52,13 @@ class StepTimer:
     Args:
         step: does one step on the batch of that index.
         num_batches: distinct batches.
-        steps: timed steps a repetition; two untimed ones come first, to refill the caches.
+        steps: timed steps a repetition. Untimed ones come first, at least two and for a while: they
+            refill the caches, and the threads of a peer that had its turn before go to sleep, which
+            OpenMP's do some milliseconds after their last work.
     """
 
     WARM_UP = 2
+    WARM_UP_SECONDS = 0.05
 
     def __init__(self, step: Callable[[int], object], num_batches: int, steps: int) -> None:
         self._step = step
@@ -68,16 +71,21 @@ class StepTimer:
 
     def median_seconds(self) -> float:
         """The median step of one repetition; rare stalls are thereby left out."""
-        seconds = []
-        for i in range(self.WARM_UP + self._steps):
-            idx = self._next % self._num_batches
-            self._next += 1
-            start = time.perf_counter()
-            self._step(idx)
-            elapsed = time.perf_counter() - start
-            if i >= self.WARM_UP:
-                seconds.append(elapsed)
+        warm_at = time.perf_counter() + self.WARM_UP_SECONDS
+        num_before = 0
+        while num_before < self.WARM_UP or time.perf_counter() < warm_at:
+            self._one_step()
+            num_before += 1
+        seconds = [self._one_step() for _ in range(self._steps)]
         self.slowest_seconds = max(self.slowest_seconds, *seconds)
         self.total_seconds += sum(seconds)
         self.total_steps += len(seconds)
         return statistics.median(seconds)
+
+    def _one_step(self) -> float:
+        """The next step's seconds."""
+        idx = self._next % self._num_batches
+        self._next += 1
+        start = time.perf_counter()
+        self._step(idx)
+        return time.perf_counter() - start

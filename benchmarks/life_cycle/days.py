@@ -47,7 +47,7 @@ class Days:
 
     Args:
         aucs: of each day's examples, before they were trained on.
-        rows: that are stored after the last day.
+        rows: that are stored after the last day, those of all tables.
         disk_bytes: of the store's files then.
         cpu_seconds: of training, processor time.
         loss_digest: of every batch.
@@ -109,6 +109,7 @@ def train_days(folder: Path, shape: Shape, setting: Setting, seed: int) -> Days:
             depth=0,
             threads=1,
             torch_threads=1,
+            **setting.options,
         )
         figures = train(options)
         disk_bytes = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())

@@ -104,5 +104,5 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     rows = [auc_row({"setting": BASELINE.name}, base, (PLANTED, Samples(tuple(best))))]
     for setting in settings[1:]:
         rows += rows_of(setting, runs[setting.name], base)
-    tables = {setting.name: repr(dict(setting.table)) for setting in settings}
+    tables = {setting.name: setting.described() for setting in settings}
     return {"axes": {**asdict(shape), "seeds": seeds, "settings": tables}, "rows": rows}

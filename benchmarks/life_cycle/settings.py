@@ -1,4 +1,5 @@
-"""The settings of a table that are compared: each by its name, as arguments of hps.TableConfig.
+"""The settings of a table that are compared: each by its name, as arguments of hps.TableConfig, and
+of rows of two levels as options of a training.
 
 Above it: life_cycle_bench.py. Below it: nothing. A setting is added here and nowhere else.
 """
@@ -17,12 +18,18 @@ class Setting:
     Args:
         name: in the report.
         table: arguments of hps.TableConfig, instead of those of `hps train`.
+        options: of the training.
         keeps_bits: it learns exactly what the baseline learns; the benchmark fails if not.
     """
 
     name: str
     table: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     keeps_bits: bool = False
+
+    def described(self) -> str:
+        """All that makes it, in words."""
+        return repr({**self.table, **self.options})
 
 
 BASELINE = Setting(name="none", keeps_bits=True)
@@ -48,5 +55,18 @@ SETTINGS = (
             "expiry": hps.Expiry(unseen=5),
             "dtype": "bfloat16",
         },
+    ),
+    # Vectors of keys that were seen before; of those with five shows, or a click.
+    Setting(name="two-level 0.1", options={"two_level": 0.1}),
+    Setting(name="two-level 0.5", options={"two_level": 0.5}),
+    Setting(
+        name="two-level 0.1, unseen 5",
+        table={"expiry": hps.Expiry(unseen=5)},
+        options={"two_level": 0.1},
+    ),
+    Setting(
+        name="two-level 0.5, unseen 5",
+        table={"expiry": hps.Expiry(unseen=5)},
+        options={"two_level": 0.5},
     ),
 )

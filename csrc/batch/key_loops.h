@@ -35,6 +35,13 @@ struct RowsToPool {
   OutputValues out;  // where the bags have their places
 };
 
+// Where the values of a share's keys lie.
+struct ValuePlaces {
+  const float* first;
+  int64_t stride;        // in floats
+  const int64_t* slots;  // [num_ids] the number of a key's value; null: its id
+};
+
 struct KeyLoops {
   const char* name;
   // Deduplicates the thread's share of keys[count]; false if its id table is too small.
@@ -56,7 +63,8 @@ struct KeyLoops {
   void (*expand)(const KeyShare& share, int32_t dim, int64_t count, OutputRows out);
   // Notes in rows [L] where the value of each occurrence of the share is, which is the one with
   // that number of all that do so together.
-  void (*point)(const KeyShare& share, int32_t dim, int number, int num_shares, const float** rows);
+  void (*point)(const KeyShare& share, const ValuePlaces& places, int number, int num_shares,
+                const float** rows);
   // Sums or means of bags [first, end), in the order of their occurrences.
   void (*pool)(const RowsToPool& args, int64_t first_bag, int64_t end_bag);
 };

@@ -113,6 +113,23 @@ void KeyShares::SpreadParts(const uint64_t* keys) {
   }
 }
 
+void KeyShares::TakeOwners(const KeyShares& other) {
+  for (int i = 0; i < num_owners_; ++i) memories_[i].parts = other.memories_[i].parts;
+  num_spread_owners_ = other.num_spread_owners_;
+  num_parts_spread_ = other.num_parts_spread_;
+}
+
+void KeyShares::CopyNumbers(int owner, const KeyShare& from, KeyShare* share) {
+  const auto num_unique = static_cast<size_t>(from.num_unique + kKeyPadding);
+  const auto count = static_cast<size_t>(from.num_occurrences + kOccurrencePadding);
+  std::memcpy(share->keys, from.keys, num_unique * sizeof(uint64_t));
+  std::memcpy(share->ids, from.ids, count * sizeof(uint32_t));
+  std::memcpy(share->scan_positions, from.scan_positions, count * sizeof(uint32_t));
+  share->num_unique = share->num_ids = from.num_unique;
+  share->num_occurrences = from.num_occurrences;
+  memories_[owner].last_unique = from.num_unique;
+}
+
 // The copy, by which a later push knows this batch, is made by all owners together.
 void KeyShares::CopyKeys(int owner, const uint64_t* keys) {
   const int64_t first = num_occurrences_ * owner / num_owners_;

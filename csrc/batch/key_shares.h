@@ -49,6 +49,11 @@ class KeyShares {
     std::memset(share->keys + share->num_unique, 0, kKeyPadding * sizeof(uint64_t));
   }
 
+  // The batch that has begun, of as many owners, has the keys of another one: takes over who owns
+  // which of its parts.
+  void TakeOwners(const KeyShares& other);
+  // Has the prepared share numbered as the owner's share of that one; all owners at once.
+  void CopyNumbers(int owner, const KeyShare& from, KeyShare* share);
   // What the shares came to: `num_unique` distinct keys, and no share with more than `most`
   // occurrences.
   void NoteNumbered(int64_t num_unique, int64_t most);

@@ -13,8 +13,11 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int kMostColumns = 64;  // of a width that is not known when compiled: at a time
-inline constexpr int kMostLevels = 26;   // a batch has fewer than 2^31 occurrences
+// Of a width that is not known when compiled: so many columns at a time, or what is left if it is
+// no more than kMostColumns, for a last column alone would cost a pass of its own.
+inline constexpr int kColumnsAtATime = 64;
+inline constexpr int kMostColumns = 80;
+inline constexpr int kMostLevels = 26;  // a batch has fewer than 2^31 occurrences
 
 // Sums over columns [column, column + width) of rows; `width` is kDim if that is known.
 template <int kDim, bool kWeighted>
@@ -48,45 +51,76 @@ class BagSum {
  private:
   const float* Row(int64_t i) const { return rows_[i] + column_; }
 
-  void AddOlder(const float* older, float* sum) const {
-    const int columns = kDim > 0 ? kDim : width_;
-    int d = 0;
-    for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(older + d) + Sixteen(sum + d);
-    for (; d < columns; ++d) sum[d] = older[d] + sum[d];
-  }
+  void AddOlder(const float* older, float* sum) const { AddColumns<kDim>(sum, older, width_); }
 
   void SumRun(int64_t first, int64_t end, float* sum) const {
-    if constexpr (kDim > 0 && kDim % 16 == 0) {
-      constexpr int kVectors = kDim / 16;
-      Float16 sums[kVectors];
-      const float* const start = Row(first);
-      AskAhead(first);
-      for (int v = 0; v < kVectors; ++v) sums[v] = Term(start + 16 * v, first);
-      for (int64_t i = first + 1; i < end; ++i) {
-        const float* const row = Row(i);
-        AskAhead(i);
-        for (int v = 0; v < kVectors; ++v) sums[v] += Term(row + 16 * v, i);
-      }
-      for (int v = 0; v < kVectors; ++v) Sixteen(sum + 16 * v) = sums[v];
-    } else {
-      const float* const start = Row(first);
-      for (int d = 0; d < width_; ++d) sum[d] = OneTerm(start[d], first);
-      for (int64_t i = first + 1; i < end; ++i) {
-        const float* const row = Row(i);
-        for (int d = 0; d < width_; ++d) sum[d] += OneTerm(row[d], i);
-      }
+    if constexpr (kDim >= 16) {
+      return SumVectors<Float16, (kDim + 15) / 16>(first, end, sum);
+    } else if constexpr (kDim > 0) {
+      return SumVectors<Float8, (kDim + 7) / 8>(first, end, sum);
+    }
+    switch (width_ < 4 ? 0 : width_ < 8 ? -1 : width_ < 16 ? -2 : (width_ + 15) / 16) {
+      case 0:
+        return SumSingly(first, end, sum);
+      case -1:
+        return SumVectors<Float4, 2>(first, end, sum);
+      case -2:
+        return SumVectors<Float8, 2>(first, end, sum);
+      case 1:
+        return SumVectors<Float16, 1>(first, end, sum);
+      case 2:
+        return SumVectors<Float16, 2>(first, end, sum);
+      case 3:
+        return SumVectors<Float16, 3>(first, end, sum);
+      case 4:
+        return SumVectors<Float16, 4>(first, end, sum);
+      default:
+        static_assert(kMostColumns <= 5 * 16);
+        return SumVectors<Float16, 5>(first, end, sum);
+    }
+  }
+
+  // In so many registers, the last of which overlaps the one before it where columns do not come
+  // out even: both have the same sums there.
+  template <class Vector, int kVectors>
+  void SumVectors(int64_t first, int64_t end, float* sum) const {
+    constexpr int kLanes = sizeof(Vector) / sizeof(float);
+    const int width = kDim > 0 ? kDim : width_;
+    const auto column = [=](int v) { return v < kVectors - 1 ? v * kLanes : width - kLanes; };
+    Vector sums[kVectors];
+    const float* const start = Row(first);
+    AskAhead(first, width);
+    for (int v = 0; v < kVectors; ++v) sums[v] = Term<Vector>(start + column(v), first);
+    for (int64_t i = first + 1; i < end; ++i) {
+      const float* const row = Row(i);
+      AskAhead(i, width);
+      for (int v = 0; v < kVectors; ++v) sums[v] += Term<Vector>(row + column(v), i);
+    }
+    for (int v = 0; v < kVectors; ++v) VectorAt<Vector>(sum + column(v)) = sums[v];
+  }
+
+  void SumSingly(int64_t first, int64_t end, float* sum) const {
+    const float* const start = Row(first);
+    for (int d = 0; d < width_; ++d) sum[d] = OneTerm(start[d], first);
+    for (int64_t i = first + 1; i < end; ++i) {
+      const float* const row = Row(i);
+      for (int d = 0; d < width_; ++d) sum[d] += OneTerm(row[d], i);
     }
   }
 
   // Behind the last occurrence is one that may be asked for, too.
-  void AskAhead(int64_t i) const {
-    const float* const ahead = Row(i + kOccurrencePadding / 2);
-    for (int d = 0; d < kDim; d += 16) __builtin_prefetch(ahead + d);
+  // Rows of a table begin anywhere in a line.
+  void AskAhead(int64_t i, int width) const {
+    // As for sums: narrow rows need more occurrences until one has come.
+    const float* const ahead = Row(i + (width <= 32 ? kOccurrencePadding : kOccurrencePadding / 2));
+    for (int d = 0; d < width; d += 16) __builtin_prefetch(ahead + d);
+    if (width > 16) __builtin_prefetch(ahead + width - 1);
   }
 
-  Float16 Term(const float* values, int64_t i) const {
-    if constexpr (kWeighted) return Sixteen(values) * weights_[i];
-    return Sixteen(values);
+  template <class Vector>
+  Vector Term(const float* values, int64_t i) const {
+    if constexpr (kWeighted) return VectorAt<Vector>(values) * weights_[i];
+    return VectorAt<Vector>(values);
   }
 
   float OneTerm(float value, int64_t i) const {
@@ -137,10 +171,11 @@ inline void PoolWith(const RowsToPool& args, int64_t first_bag, int64_t end_bag)
     if constexpr (kDim > 0) {
       PoolColumns<kDim, kWeighted>(args, first_bag, end_bag, 0, kDim);
     } else {
-      for (int64_t column = 0; column < args.dim; column += kMostColumns) {
+      for (int64_t column = 0; column < args.dim;) {
         const int64_t left = args.dim - column;
-        const int width = static_cast<int>(left < kMostColumns ? left : kMostColumns);
+        const int width = static_cast<int>(left <= kMostColumns ? left : kColumnsAtATime);
         PoolColumns<0, kWeighted>(args, first_bag, end_bag, column, width);
+        column += width;
       }
     }
   });
@@ -156,14 +191,15 @@ inline void Pool(const RowsToPool& args, int64_t first_bag, int64_t end_bag) {
 
 // Where the value of each of the share's occurrences is. Shares begin at different places of the
 // batch, for two that wrote side by side would wait for each other's cache lines.
-inline void Point(const KeyShare& share, int32_t dim, int number, int num_shares,
+inline void Point(const KeyShare& share, const ValuePlaces& places, int number, int num_shares,
                   const float** rows) {
   const int64_t count = share.num_occurrences;
   const int64_t begin = count * number / num_shares;
   const auto point = [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
       const int64_t id = share.ids[i] & ~kFirstOfKey;
-      rows[share.scan_positions[i]] = share.values + id * dim;
+      const int64_t place = places.slots == nullptr ? id : places.slots[id];
+      rows[share.scan_positions[i]] = places.first + place * places.stride;
     }
   };
   point(begin, count);

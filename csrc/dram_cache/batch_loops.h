@@ -74,6 +74,9 @@ struct BatchLoops {
   // table is too small. Needs room for most_unique values.
   bool (*pull_values)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                       int64_t count);
+  // Deduplicates and looks up the whole batch; false if the id table is too small.
+  bool (*pull_slots)(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                     int64_t count);
   // Copies the embedding of every occurrence that is the worker's in keys[window_begin, window_end)
   // to its position in out, key by key without deduplicating; stops once something is missing.
   // Leaves no plan.

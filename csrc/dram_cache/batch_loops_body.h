@@ -77,20 +77,31 @@ inline bool Pull(const CacheView& cache, WorkerBatch* worker, const uint64_t* ke
   });
 }
 
+// Numbers keys, which are looked up close behind.
+template <int kDim, Taking kTaking, class Weight>
+inline bool NumberAndFind(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                          int64_t count) {
+  worker->window_begin = 0;
+  Lookup<kDim, false, kTaking, Weight> lookup(cache, worker, {});
+  const bool fits = DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
+  if (fits) lookup.Finish(worker->num_unique);
+  return fits;
+}
+
 // As Pull, of values that are pooled afterwards, when all workers have theirs.
 inline bool PullValues(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
                        int64_t count) {
-  worker->window_begin = 0;
   return WithWeights(cache, [&](auto weight) {
     return WithDim(cache.dim, [&](auto lanes) {
       constexpr int kDim = decltype(lanes)::kWidth;
-      Lookup<kDim, false, Taking::kValue, decltype(weight)> lookup(cache, worker, {});
-      const bool fits =
-          DeduplicateWith(worker, keys, count, [&] { lookup.UpTo(worker->num_unique); });
-      if (fits) lookup.Finish(worker->num_unique);
-      return fits;
+      return NumberAndFind<kDim, Taking::kValue, decltype(weight)>(cache, worker, keys, count);
     });
   });
+}
+
+inline bool PullSlots(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys,
+                      int64_t count) {
+  return NumberAndFind<0, Taking::kSlot, float>(cache, worker, keys, count);
 }
 
 // Looks up every occurrence by itself. The window is the part of the batch to go through.

@@ -27,6 +27,7 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   state = State::kKeys;
   Empty();
   num_victims = 0;
+  num_parts_ = num_parts;
   shares_.Begin(count, num_parts, is_alone_ ? 1 : pool->num_threads());
   while (static_cast<int>(workers_.size()) < shares_.num_owners()) workers_.emplace_back();
   num_workers_ = shares_.num_owners();
@@ -37,6 +38,31 @@ void BatchPlan::Begin(int64_t count, int64_t num_parts, ThreadPool* pool) {
   }
   is_sorted_ = false;
   was_pulled_each_ = false;
+}
+
+bool BatchPlan::BuildAs(const BatchPlan& other, int64_t num_parts, ThreadPool* pool) {
+  HPS_CHECK(other.state != State::kEach && !other.was_pulled_each_);
+  Begin(other.num_occurrences(), num_parts, pool);
+  const bool are_divided_alike = num_workers_ == 1 || num_parts == other.num_parts_;
+  if (num_workers_ != other.num_workers_ || !are_divided_alike) return false;
+  shares_.TakeOwners(other.shares_);
+  const auto work = [&](int i) {
+    WorkerBatch& batch = workers_[i].batch;
+    shares_.CopyKeys(i, other.keys());
+    Prepare(i);
+    shares_.CopyNumbers(i, other.workers_[i].batch, &batch);
+    batch.window_begin = 0;
+    batch.window_end = batch.num_unique;
+  };
+  if (num_workers_ == 1) {
+    work(0);
+  } else {
+    pool->Run([&](int i) {
+      if (i < num_workers_) work(i);
+    });
+  }
+  CountUnique();
+  return true;
 }
 
 bool BatchPlan::ChoosePullEach(const uint64_t* keys, int64_t count) {
@@ -219,13 +245,16 @@ void BatchPlan::CountClicks(const uint8_t* labels, ThreadPool* pool) {
   });
 }
 
-void BatchPlan::PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim,
-                           ThreadPool* pool, OutputValues out) {
+void BatchPlan::Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                     OutputValues out, const float* first, int64_t stride) {
   const float** rows = pooling_.PrepareRows(num_occurrences());
   int number = 0;
   ForWorkersInTurn([&](WorkerBatch* worker) { worker->result = number++; });
   ForWorkers(pool, [&](WorkerBatch* worker) {
-    loops.point(*worker, dim, static_cast<int>(worker->result), num_workers_, rows);
+    const bool has_values = first == nullptr;
+    const ValuePlaces places = {has_values ? worker->values : first, stride,
+                                has_values ? nullptr : worker->slots};
+    loops.point(*worker, places, static_cast<int>(worker->result), num_workers_, rows);
   });
   pooling_.Pool(loops, bags, dim, is_alone_ ? nullptr : pool, out);
 }

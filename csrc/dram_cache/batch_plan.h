@@ -64,6 +64,10 @@ class BatchPlan {
     CountUnique();
   }
 
+  // As Build of the keys of another plan, which Build has made, by a copy of what that one came to.
+  // False, and nothing is built, where they would be divided otherwise among the workers.
+  bool BuildAs(const BatchPlan& other, int64_t num_parts, ThreadPool* pool);
+
   // True unless keys[count] probably repeat: by the last batch that was deduplicated, and by a
   // sample of this one.
   bool SeemDistinct(const uint64_t* keys, int64_t count) {
@@ -151,7 +155,14 @@ class BatchPlan {
   void CountClicks(const uint8_t* labels, ThreadPool* pool);
   // Pools the values of all keys of the batch into out [examples, features * dim].
   void PoolValues(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
-                  OutputValues out);
+                  OutputValues out) {
+    Pool(loops, bags, dim, pool, out, nullptr, dim);
+  }
+  // The same of weights that are at `first` + slot * stride.
+  void PoolSlots(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+                 OutputValues out, const float* first, int64_t stride) {
+    Pool(loops, bags, dim, pool, out, first, stride);
+  }
   // Gradients of bags as those of the occurrences; good until the next such call.
   GradientView Spread(const BagsView& bags, GradientValues gradients, int32_t dim,
                       ThreadPool* pool) {
@@ -189,6 +200,8 @@ class BatchPlan {
   uint32_t largest = 0;  // magnitude of the gradient sums, as bits; see KeyLoops
 
  private:
+  void Pool(const KeyLoops& loops, const BagsView& bags, int32_t dim, ThreadPool* pool,
+            OutputValues out, const float* first, int64_t stride);
   struct Worker {
     WorkerBatch batch = {};
     Array<uint32_t> starts, positions, missing, order;
@@ -215,6 +228,7 @@ class BatchPlan {
   Pooling pooling_;
   std::deque<Worker> workers_;  // the first num_workers_ are in use, the others keep their memory
   int num_workers_ = 0;
+  int64_t num_parts_ = 0;  // of the table
   bool is_alone_ = false;
   int64_t num_unique_ = 0;
   int64_t window_first_ = 0;

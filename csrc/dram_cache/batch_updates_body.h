@@ -145,8 +145,9 @@ inline int64_t Apply(const CacheView& cache, WorkerBatch* worker, float lr) {
 }  // namespace hps
 
 // Defines the function table of the including translation unit.
-#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                                    \
-  namespace hps {                                                                                  \
-  const BatchLoops variable = {label,    SortPositions, Pull,    PullValues, PullEach,     Find,   \
-                               FindEach, Collect,       Reserve, Fill,       FindOverflow, Apply}; \
+#define HPS_DEFINE_BATCH_LOOPS(variable, label)                                          \
+  namespace hps {                                                                        \
+  const BatchLoops variable = {label,    SortPositions, Pull,     PullValues, PullSlots, \
+                               PullEach, Find,          FindEach, Collect,    Reserve,   \
+                               Fill,     FindOverflow,  Apply};                          \
   }

@@ -95,6 +95,14 @@ void DramCache::MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan) {
               [&](WorkerBatch* worker) { return key_loops_->deduplicate(worker, keys, count); });
 }
 
+void DramCache::MakePlanAs(const BatchPlan& other, BatchPlan* plan) {
+  Abandon(plan);
+  plan->MissPulledEach(other.num_occurrences());
+  if (!plan->BuildAs(other, shape().num_parts, pool_)) {
+    MakePlan(other.keys(), other.num_occurrences(), plan);
+  }
+}
+
 int64_t DramCache::Pull(const uint64_t* keys, int64_t count, BatchPlan* plan, OutputRows out,
                         bool wants_plan) {
   Abandon(plan);
@@ -121,11 +129,24 @@ int64_t DramCache::PullPooled(const uint64_t* keys, int64_t count, const BagsVie
   constexpr bool kWantsPlan = true;
   if (bags.are_rows()) return Pull(keys, count, plan, bags.rows_in(out, view_.dim), kWantsPlan);
   Abandon(plan);
-  plan->Build(keys, count, shape().num_parts, view_.dim, pool_,
-              [&](WorkerBatch* worker) { return loops_->pull_values(view_, worker, keys, count); });
+  const bool in_place = pools_in_place();
+  const auto look_up = in_place ? loops_->pull_slots : loops_->pull_values;
+  plan->Build(keys, count, shape().num_parts, in_place ? 0 : view_.dim, pool_,
+              [&](WorkerBatch* worker) { return look_up(view_, worker, keys, count); });
   const int64_t num_missing = CountFound(plan);
-  if (num_missing == 0) plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
-  return num_missing;
+  if (num_missing > 0) return num_missing;
+  if (in_place) {
+    PoolInPlace(plan, bags, out);
+  } else {
+    plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
+  }
+  return 0;
+}
+
+void DramCache::PoolInPlace(BatchPlan* plan, const BagsView& bags, OutputValues out) {
+  const float* const first = FloatsAt(view_.table, 0) + kRowHeaderFloats;
+  const int64_t stride = view_.table.shape.row_bytes / static_cast<int64_t>(sizeof(float));
+  plan->PoolSlots(*key_loops_, bags, view_.dim, pool_, out, first, stride);
 }
 
 int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
@@ -381,6 +402,11 @@ void DramCache::Gather(BatchPlan* plan, OutputRows out) {
 void DramCache::Pool(BatchPlan* plan, const BagsView& bags, OutputValues out) {
   HPS_CHECK(plan->window_size() == plan->num_unique());
   if (bags.are_rows()) return Gather(plan, bags.rows_in(out, view_.dim));
+  if (pools_in_place()) {
+    HPS_CHECK(IsCurrent(*plan));
+    Follow(plan);
+    return PoolInPlace(plan, bags, out);
+  }
   Collect(plan);
   plan->PoolValues(*key_loops_, bags, view_.dim, pool_, out);
 }

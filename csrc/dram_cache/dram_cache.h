@@ -57,6 +57,8 @@ class DramCache {
                      std::unique_ptr<DramCache>* cache);
 
   void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
+  // The same of the keys of another plan, maybe of another cache: copies what it can of it.
+  void MakePlanAs(const BatchPlan& other, BatchPlan* plan);
   // MakePlan and Find over the whole batch; fills out, of `count` rows, if nothing is missing.
   // Returns the number of missing keys. Unless the plan is wanted, keys that hardly repeat are
   // looked up without deduplicating them; if none is missing the plan is empty afterwards.
@@ -132,7 +134,8 @@ class DramCache {
   // record is emptied, and its row begins with the counts of before.
   void AdmitCounted(BatchPlan* plan, DramCache* records, float least);
   // Admits the listed keys whose rows of `scores`, where ListFresh has found them, have at least
-  // that score, decayed to the period, by the rules of that table, or else by others.
+  // that score, decayed to the period, by the rules of that table, or else by others. A row that
+  // counts begins with the decayed counts of that one.
   void AdmitScored(BatchPlan* plan, const DramCache& scores, float least, const LifeRules& others);
   // Admits each listed key with a probability, by a draw on (initializer's stream, key, number).
   void AdmitDrawn(BatchPlan* plan, uint64_t number, double probability);
@@ -183,6 +186,8 @@ class DramCache {
   uint64_t epoch() const { return epoch_; }
 
  private:
+  static constexpr int32_t kMostCopiedColumns = 32;
+
   DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool);
 
   Status MapTable();
@@ -198,6 +203,10 @@ class DramCache {
                 BatchPlan* plan);
   int64_t FirstToOccur(BatchPlan* plan);
   void GiveTaken(BatchPlan* plan);
+  // Rows whose copies would push what numbering needs out of the near caches are pooled from where
+  // they lie (docs/decisions/0022-pooled-bags.md).
+  bool pools_in_place() const { return !view_.is_narrow && view_.dim > kMostCopiedColumns; }
+  void PoolInPlace(BatchPlan* plan, const BagsView& bags, OutputValues out);
   void Collect(BatchPlan* plan);
   void Expand(BatchPlan* plan, OutputRows out);
   GradientView ViewGradients(GradientValues gradients, const BagsView* bags, BatchPlan* plan) const;

@@ -105,8 +105,10 @@ void DramCache::AdmitCounted(BatchPlan* plan, DramCache* records, float least) {
 void DramCache::AdmitScored(BatchPlan* plan, const DramCache& scores, float least,
                             const LifeRules& others) {
   HPS_CHECK(IsCurrent(*plan) && scores.view_.table.has_statistics());
+  Follow(plan);
   const CacheView& view = scores.view_;
   const LifeRules& rules = view.rules.powers == nullptr ? others : view.rules;
+  const bool counts = view_.table.has_statistics();
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     ForListed(view, *worker, [&](int64_t i, int64_t slot) {
       const RowStatistics& counted = *StatisticsOf(view.table, slot);
@@ -114,7 +116,12 @@ void DramCache::AdmitScored(BatchPlan* plan, const DramCache& scores, float leas
       const float power = rules.powers[gap < kMostGap ? gap : kMostGap];
       const float score = Score(rules, counted.show, counted.click) * power;
       const bool is_stored = (view.table.marks[slot].flags & kFresh) == 0;
-      worker->withheld[worker->fresh[i]] = !(is_stored && score >= least);
+      const bool is_admitted = is_stored && score >= least;
+      worker->withheld[worker->fresh[i]] = !is_admitted;
+      if (counts && is_admitted) {  // as the other row is in this period; the update adds to both
+        *StatisticsOf(view_.table, worker->slots[worker->fresh[i]]) = {
+            counted.show * power, counted.click * power, view_.period, kNeverDies};
+      }
     });
   });
 }

@@ -19,6 +19,9 @@
 // A narrow row's walker is made of one of these: narrow_lanes.h.
 #pragma once
 
+#include <type_traits>
+
+#include "table/row_copy.h"
 #include "table/row_layout.h"
 
 namespace hps {
@@ -49,6 +52,14 @@ struct HostLanes {
   template <class Body, class... Columns>
   void each(Body body, Columns*... columns) const {
     const int count = size();
+#if defined(__AVX512F__)
+    if constexpr (kDim == 0) {
+      const int whole = count / 16 * 16;
+      for (int d = 0; d < whole; d += 16) EachLane<16>(body, (columns + d)...);
+      ForLast(whole, count, [&](int d, LastColumns some) { EachOf(body, some, (columns + d)...); });
+      return;
+    }
+#endif
 #pragma GCC ivdep
 #pragma GCC unroll 1
     for (int d = 0; d < count; ++d) body(columns[d]...);
@@ -116,7 +127,19 @@ struct HostLanes {
       for (int lane = 0; lane < kSumLanes; ++lane) terms[lane] = term(column[d + lane]);
       lanes += terms;
     }
+#if defined(__AVX512F__)
+    if (whole < columns) {
+      const auto rest = static_cast<__mmask16>((1 << (columns - whole)) - 1);
+      alignas(64) float last[kSumLanes];
+      _mm512_store_ps(last, _mm512_maskz_loadu_ps(rest, column + whole));
+      EachLane<kSumLanes>([term](float& value) { value = term(value); }, last);
+      const auto before = reinterpret_cast<__m512>(lanes);
+      lanes =
+          reinterpret_cast<Lanes16>(_mm512_mask_add_ps(before, rest, before, _mm512_load_ps(last)));
+    }
+#else
     for (int lane = 0; lane < columns - whole; ++lane) lanes[lane] += term(column[whole + lane]);
+#endif
     // Each step adds the upper half to the lower one.
     const Lanes8 eight = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
                          __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -126,6 +149,43 @@ struct HostLanes {
     const float odd = four[1] + four[3];
     return even + odd;
   }
+
+#if defined(__AVX512F__)
+
+ private:
+  template <int kLanes, class Body, class... Columns>
+  static void EachLane(Body body, Columns*... columns) {
+#pragma GCC ivdep
+#pragma GCC unroll 1
+    for (int lane = 0; lane < kLanes; ++lane) body(columns[lane]...);
+  }
+
+  // Some columns in a register of their own; const ones stay as they are. A body works on all of
+  // it: a trial is to find no more in the lanes behind the columns than in these.
+  template <class Float>
+  struct Held {
+    Held(LastColumns some, Float* columns) : some_(some), columns_(columns) {
+      VectorAt<Float4>(values) = some.LoadRepeated(columns);
+    }
+    void PutBack() const {
+      if constexpr (!std::is_const_v<Float>) some_.Store(VectorAt<Float4>(values), columns_);
+    }
+    alignas(16) float values[4];
+
+   private:
+    const LastColumns some_;
+    Float* const columns_;
+  };
+
+  template <class Body, class... Columns>
+  static void EachOf(Body body, LastColumns some, Columns*... columns) {
+    const auto run = [&](auto... held) {
+      EachLane<4>(body, held.values...);
+      (held.PutBack(), ...);
+    };
+    run(Held<Columns>(some, columns)...);
+  }
+#endif
 };
 
 // Calls body with the widths that are worth compiling for as constants, any other as 0.

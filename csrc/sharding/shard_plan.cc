@@ -155,7 +155,8 @@ void ShardPlan::Scatter(const std::vector<const float*>& parts, int32_t dim, flo
 void ShardPlan::Pool(const std::vector<const float*>& parts, const BagsView& bags, int32_t dim,
                      float* out) {
   const float** rows = pooling_.PrepareRows(num_occurrences());
-  loops_->point(WithValues(parts, dim), dim, 0, 1, rows);
+  const KeyShare share = WithValues(parts, dim);
+  loops_->point(share, {share.values, dim, nullptr}, 0, 1, rows);
   pooling_.Pool(*loops_, bags, dim, nullptr, {out});
 }
 

@@ -14,11 +14,20 @@ namespace hps {
 inline namespace HPS_BUILD {
 
 using Float16 = float __attribute__((vector_size(64), aligned(4), may_alias));
+using Float8 = float __attribute__((vector_size(32), aligned(4), may_alias));
+using Float4 = float __attribute__((vector_size(16), aligned(4), may_alias));
 
-inline Float16& Sixteen(float* values) { return *reinterpret_cast<Float16*>(values); }
-inline const Float16& Sixteen(const float* values) {
-  return *reinterpret_cast<const Float16*>(values);
+template <class Vector>
+inline Vector& VectorAt(float* values) {
+  return *reinterpret_cast<Vector*>(values);
 }
+template <class Vector>
+inline const Vector& VectorAt(const float* values) {
+  return *reinterpret_cast<const Vector*>(values);
+}
+
+inline Float16& Sixteen(float* values) { return VectorAt<Float16>(values); }
+inline const Float16& Sixteen(const float* values) { return VectorAt<Float16>(values); }
 
 // Calls wide(d) for 16 columns at a time; the last call overlaps the one before it if dim is no
 // multiple of 16, which is harmless to copies. Rows narrower than 16 go column by column.
@@ -69,6 +78,52 @@ inline Float16 Widened(Float16 values) { return values; }
 
 inline const Half16& Sixteen(const Bfloat16* values) {
   return *reinterpret_cast<const Half16*>(values);
+}
+
+// What a body does to the columns that are left of a row when whole registers of it are done: up to
+// four at a time, with a mask, or one. No byte behind them is touched, for its line is in no cache.
+#if defined(__AVX512F__)
+
+struct LastColumns {
+  Float4 Load(const float* from) const { return LoadIf(true, from); }
+  Float4 Load(const Bfloat16* from) const {
+    const __m128i halves = _mm_maskz_loadu_epi16(lanes, from);
+    return reinterpret_cast<Float4>(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
+  }
+  Float4 LoadIf(bool is_wanted, const float* from) const {
+    const auto wanted = static_cast<__mmask8>(is_wanted ? lanes : 0);
+    return reinterpret_cast<Float4>(_mm_maskz_loadu_ps(wanted, from));
+  }
+  // Behind the columns the first of them again.
+  Float4 LoadRepeated(const float* from) const {
+    return reinterpret_cast<Float4>(_mm_mask_loadu_ps(_mm_set1_ps(*from), lanes, from));
+  }
+  void Store(Float4 values, float* to) const {
+    _mm_mask_storeu_ps(to, lanes, reinterpret_cast<__m128>(values));
+  }
+
+  __mmask8 lanes;
+};
+
+#else
+
+struct LastColumns {
+  float Load(const float* from) const { return *from; }
+  void Store(float value, float* to) const { *to = value; }
+};
+
+#endif
+
+// Calls body(d, columns) for columns [d, end) of a row.
+template <class Body>
+inline void ForLast(int d, int end, Body body) {
+#if defined(__AVX512F__)
+  for (; d < end; d += 4) {
+    body(d, LastColumns{static_cast<__mmask8>((1 << (end - d < 4 ? end - d : 4)) - 1)});
+  }
+#else
+  for (; d < end; ++d) body(d, LastColumns{});
+#endif
 }
 
 template <int kDim>
@@ -122,7 +177,9 @@ inline void AddColumns(float* sum, const float* values, int dim) {
   const int columns = kDim > 0 ? kDim : dim;
   int d = 0;
   for (; d + 16 <= columns; d += 16) Sixteen(sum + d) += Sixteen(values + d);
-  for (; d < columns; ++d) sum[d] += values[d];
+  ForLast(d, columns, [=](int last, LastColumns some) {
+    some.Store(some.Load(sum + last) + some.Load(values + last), sum + last);
+  });
 }
 
 // sum = term if it is a key's first, else sum + term; both from +0, so that -0 alone is +0. A term
@@ -142,6 +199,11 @@ inline void AddToSum(bool is_first, float* sum, const Value* values, float weigh
     const __m512 before = _mm512_maskz_loadu_ps(kept, sum + d);
     Sixteen(sum + d) = reinterpret_cast<Float16>(before) + term(d);
   }
+  ForLast(d, columns, [=](int last, LastColumns some) {
+    auto added = some.Load(values + last);
+    if constexpr (kWeighted) added *= weight;
+    some.Store(some.LoadIf(!is_first, sum + last) + added, sum + last);
+  });
 #else
   alignas(64) static constexpr float kZeros[16] = {};
   const bool is_so = __builtin_expect_with_probability(is_first, 1, 0.5);
@@ -157,12 +219,12 @@ inline void AddToSum(bool is_first, float* sum, const Value* values, float weigh
   } else {
     for (; d + 16 <= columns; d += 16) Sixteen(sum + d) = Sixteen(before + d * step) + term(d);
   }
-#endif
   for (; d < columns; ++d) {
     const float value = Widened(values[d]);
     const float single = kWeighted ? value * weight : value;
     sum[d] = (is_first ? 0.0f : sum[d]) + single;
   }
+#endif
 }
 
 }  // namespace HPS_BUILD

@@ -63,6 +63,23 @@ void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64
     part.culprit = -1;
   }
   DealOut();
+  for (size_t table = 0; table < parts_.size(); ++table) parts_[table].alike = FindAlike(table);
+}
+
+// A table before it that has the very same keys; null where there is none, or threads may come to
+// the two at the same time.
+const TableBatch::Part* TableBatch::FindAlike(size_t table) const {
+  const Part& part = parts_[table];
+  if (part.pieces.size() != 1 || part.count == 0) return nullptr;
+  if (part.thread != kAllThreads && num_threads_ > 1) return nullptr;
+  for (size_t i = 0; i < table; ++i) {
+    const Part& other = parts_[i];
+    const bool is_alike = other.pieces.size() == 1 && other.count == part.count &&
+                          other.pieces[0].keys == part.pieces[0].keys;
+    // Equal work is dealt out alike, and done in the order of the tables.
+    if (is_alike && other.num_bags == part.num_bags) return &other;
+  }
+  return nullptr;
 }
 
 // The largest table first, to the thread with the least work so far.
@@ -185,7 +202,10 @@ void TableBatch::Hold() {
   ForParts([this](size_t table, Part* part) {
     const uint64_t* keys = Take(part);
     if (part->is_refused) return;
-    CountFound(table, part, part->rows->Find(keys, part->count));
+    const bool is_again = part->alike != nullptr && !part->alike->is_refused;
+    CountFound(
+        table, part,
+        is_again ? part->rows->FindAs(*part->alike->rows) : part->rows->Find(keys, part->count));
     if (part->num_missing == 0) part->num_missing = part->rows->Pin() ? 0 : 1;
   });
 }

@@ -34,6 +34,8 @@ class TableRows {
                              OutputValues out) = 0;
   // Looks up keys[count]; returns how many are missing.
   virtual int64_t Find(const uint64_t* keys, int64_t count) = 0;
+  // The same of the keys that the rows of another table have found last, in a cache of this kind.
+  virtual int64_t FindAs(const TableRows& other) = 0;
   // Looks the batch up again, unless its rows are known to be where they were.
   virtual int64_t FindAgain() = 0;
   // Pins the rows of a batch of which none is missing. False: they cannot be pinned.
@@ -74,6 +76,14 @@ class RowsIn final : public TableRows {
   int64_t Find(const uint64_t* keys, int64_t count) override {
     cache_->MakePlan(keys, count, &plan_);
     return cache_->Find(&plan_, 0, -1);
+  }
+  int64_t FindAs(const TableRows& other) override {
+    const Plan& plan = static_cast<const RowsIn&>(other).plan_;
+    if constexpr (requires { cache_->MakePlanAs(plan, &plan_); }) {
+      cache_->MakePlanAs(plan, &plan_);
+      return cache_->Find(&plan_, 0, -1);
+    }
+    return Find(plan.keys(), plan.num_occurrences());
   }
   int64_t FindAgain() override {
     return cache_->IsCurrent(plan_) ? 0 : cache_->Find(&plan_, 0, -1);

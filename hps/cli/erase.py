@@ -105,16 +105,33 @@ def _erase_where(options: argparse.Namespace, where: RowsWhere) -> int:
             erased = {
                 name: erase_where(tables, batches, name, where, gone[name].add) for name in names
             }
-            rows = {name: server.num_rows(name) for name in names}
+            keys = {name: kept.pieces for name, kept in gone.items()}
+            for other, name in _waiting_by(server, names).items():
+                keys[other] = gone[name].pieces
+                erased[other] = sum(
+                    int(np.count_nonzero(server.erase(other, piece))) for piece in keys[other]()
+                )
+            rows = {name: server.num_rows(name) for name in erased}
             if any(erased.values()):
                 server.checkpoint()
-        held = _held_by(options.store, {name: kept.pieces for name, kept in gone.items()})
+        held = _held_by(options.store, keys)
     out = stream_for_people(options.json)
     for name, count in erased.items():
         print(f"table {name}: {count:,} rows are erased, {rows[name]:,} are left", file=out)
     _tell_held(held, out)
     write_json(options.json, {"where": where.described(), "erased": erased, "held_by": held})
     return 0
+
+
+def _waiting_by(server: ParameterServer, names: list[str]) -> dict[str, str]:
+    """Tables that do not count, whose keys came by their rows by those of one of these tables: the
+    vectors of a model of two levels. With its weight a key loses its vector."""
+    found = {}
+    for name, table in server.tables.items():
+        by = None if table.admission is None else table.admission.by
+        if by in names and not table.statistics:
+            found[name] = by
+    return found
 
 
 def _tables(server: ParameterServer, options: argparse.Namespace) -> list[str]:

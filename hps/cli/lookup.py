@@ -6,7 +6,8 @@ hps/parameter_server/stored_row.py, a read-only `hps.open`.
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from hps.checkpoint.blobs import MODEL
@@ -119,50 +120,72 @@ def _of_values(arguments: argparse.Namespace) -> Json:
 
     with Model.load(arguments.store, arguments.checkpoint, dram=_DRAM) as model:
         # Model.load opens a store of this process.
-        server = cast("ParameterServer", model.server)
-        kind, has_first_order = model.recipe.kind, model.module.has_first_order
-        raw = RawValues(model.recipe, server.tables)
+        server, recipe = cast("ParameterServer", model.server), model.recipe
+        raw = RawValues(recipe, server.tables)
         values = [raw.parse(text) for text in arguments.values]
-        rows = [_row_of_value(arguments, server, value, has_first_order) for value in values]
-        rows += _rows_of_keys(arguments, server, has_first_order)
-        return {"checkpoint": model.checkpoint, "model": kind, "rows": rows}
+        stored = _Rows(server, recipe.features, recipe.first_order_tables, recipe.other_columns > 0)
+        rows = [_row_of_value(arguments, stored, value) for value in values]
+        rows += _rows_of_keys(arguments, stored)
+        return {"checkpoint": model.checkpoint, "model": recipe.kind, "rows": rows}
 
 
 def _of_keys(arguments: argparse.Namespace) -> Json:
     """Rows of keys alone: the store needs no model."""
     with open_store(arguments.store, checkpoint=arguments.checkpoint, dram=_DRAM) as server:
-        kind, has_first_order = None, False
+        kind, stored = None, _Rows(server, {}, {}, has_first_order=False)
         if MODEL in server.checkpoint_blob_bytes():
             from hps.models import MODELS  # torch takes its time to import
             from hps.train.model_list import recipe_in
 
             state, _ = server.checkpoint_state()
             recipe = recipe_in(state or {})
-            kind = None if recipe is None else recipe.kind
-            # The file of a user's own model is not run for this.
-            if recipe is not None and recipe.kind in MODELS:
-                has_first_order = MODELS[recipe.kind].has_first_order
-        rows = _rows_of_keys(arguments, server, has_first_order)
+            if recipe is not None:
+                kind = recipe.kind
+                # The file of a user's own model is not run for this.
+                has_first_order = kind in MODELS and recipe.other_columns > 0
+                tables = recipe.features, recipe.first_order_tables
+                stored = _Rows(server, *tables, has_first_order=has_first_order)
+        rows = _rows_of_keys(arguments, stored)
         return {"checkpoint": arguments.checkpoint, "model": kind, "rows": rows}
 
 
-def _row_of_value(
-    arguments: argparse.Namespace,
-    server: "ParameterServer",
-    value: "RawValue",
-    has_first_order: bool,
-) -> Json:
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a store.
+
+    Args:
+        server: open.
+        tables: of a model's features; none where there is no model.
+        first_order: table of them -> that of its first-order weights, of a model of two levels.
+        has_first_order: rows end with such a weight.
+    """
+
+    server: "ParameterServer"
+    tables: Collection[str]
+    first_order: Mapping[str, str]
+    has_first_order: bool
+
+    def of(self, table: str, key: int) -> Json:
+        """As `row_of` has it."""
+        more = {"first_order": self.first_order.get(table)}
+        return row_of(self.server, table, key, has_first_order=self.has_first_order, **more)
+
+    def only_table(self) -> str | None:
+        """The one in which a key is looked up that comes without a table; None: there are more."""
+        names = list(self.tables) if self.first_order else list(self.server.tables)
+        return names[0] if len(names) == 1 else None
+
+
+def _row_of_value(arguments: argparse.Namespace, stored: _Rows, value: "RawValue") -> Json:
     """The row of the first of its keys that has one, else of the last key."""
     if arguments.table not in (None, value.table):
         raise ConfigError(
             f"--table {arguments.table}: the rows of feature {value.feature!r} lie in table "
             f"{value.table!r}; leave --table out"
         )
-    rows = [
-        row_of(server, value.table, key.number, has_first_order=has_first_order)
-        for key in value.keys
-    ]
-    place = next((place for place, row in enumerate(rows) if row["is_there"]), -1)
+    rows = [stored.of(value.table, key.number) for key in value.keys]
+    found = [place for place, row in enumerate(rows) if row["is_there"] or row.get("waits")]
+    place = found[0] if found else -1
     others = [key for key in value.keys if key is not value.keys[place]]
     return {
         "feature": value.feature,
@@ -173,21 +196,17 @@ def _row_of_value(
     }
 
 
-def _rows_of_keys(
-    arguments: argparse.Namespace, server: "ParameterServer", has_first_order: bool
-) -> list[Json]:
+def _rows_of_keys(arguments: argparse.Namespace, stored: _Rows) -> list[Json]:
     if not arguments.key:
         return []
-    table = arguments.table
+    table = arguments.table or stored.only_table()
     if table is None:
-        names = list(server.tables)
-        if len(names) != 1:
-            raise ConfigError(
-                f"{arguments.store} has {len(names)} tables ({', '.join(names)}): name that of "
-                "--key with --table"
-            )
-        table = names[0]
-    return [row_of(server, table, key, has_first_order=has_first_order) for key in arguments.key]
+        names = list(stored.server.tables)
+        raise ConfigError(
+            f"{arguments.store} has {len(names)} tables ({', '.join(names)}): name that of "
+            "--key with --table"
+        )
+    return [stored.of(table, key) for key in arguments.key]
 
 
 def _lines(row: JsonView) -> Iterator[str]:
@@ -197,12 +216,22 @@ def _lines(row: JsonView) -> Iterator[str]:
     yield printable(f"{what} of table {row['table']!r}")
     for other in row.get("other_keys", ()):
         yield f"  {other['rule']} it would be key {other['key']}, if its column is of another type"
-    if not row["is_there"]:
+    if row.get("waits"):
+        yield f"  waits for its vector, which reads as its initial value; score: {row['score']:g}"
+    elif not row["is_there"]:
         yield "  absent: no row is stored; it reads as its initial value"
-        return
-    yield from _vector("embedding", row["embedding"])
-    if row["first_order"] is not None:
-        yield from _vector("first-order weight", [row["first_order"]])
+    else:
+        yield from _vector("embedding", row["embedding"])
+        if row["first_order"] is not None and "first_order_row" not in row:
+            yield from _vector("first-order weight", [row["first_order"]])
+        yield from _beside_weights(row)
+    if (own := row.get("first_order_row")) and own["is_there"]:
+        yield from _vector(f"first-order weight, of table {own['table']!r}", own["embedding"])
+        yield from _beside_weights(own)
+
+
+def _beside_weights(row: JsonView) -> Iterator[str]:
+    """The optimizer's state and the counts of a row."""
     for name, part in row["state"].items():
         yield from _vector(f"optimizer's {name}", part)
     if "show" in row:

@@ -24,7 +24,7 @@ class Admission:
         probability: of being admitted by an update, above 0, at most 1: a draw on the seed, the
             key and the number of the update.
         by: admitted while the key's row of the table of that name, which has statistics, has a
-            score of min_score or more.
+            score of min_score or more; a row that counts begins with the counts of that one.
         min_score: goes with `by`; decayed to the period, before the update.
 
     Raises:

@@ -72,3 +72,7 @@ class Expiry:
     def described(self) -> Json:
         """As plain values, of which `Expiry(**values)` makes it again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+# By which the scores of a table are worked out that counts, and whose rows live for ever.
+OF_IMMORTAL = Expiry(min_score=1.0, decay=1.0)

@@ -341,7 +341,8 @@ class AdmittingCache(Protocol[Plan_contra]):
         self, plan: Plan_contra, scores: AnyRowCache, least: float, others: _C.LifeRules
     ) -> None:
         """The same by the decayed scores of the rows there, 0 of those that are fresh; `others` are
-        the rules of a table that has none."""
+        the rules of a table that has none. A row with statistics begins with the decayed counts of
+        the row there."""
 
     def admit_drawn(self, plan: Plan_contra, number: int, probability: float) -> None:
         """The same by a draw on the table's stream, the key and a number."""

@@ -4,6 +4,7 @@ Each is an nn.Module that takes an `hps.Batch` and returns logits [B]. `MODELS` 
 names that the command line uses; `class_of` also finds a user's own, by `file.py:Class`.
 """
 
+from hps.common.model_names import first_order_table
 from hps.models.autoint import AutoInt
 from hps.models.base import MLP, ClickModel, dense_factors, pair_products
 from hps.models.dcn_v2 import DCNv2
@@ -31,5 +32,6 @@ __all__ = [
     "WideAndDeep",
     "class_of",
     "dense_factors",
+    "first_order_table",
     "pair_products",
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
+from hps.common.model_names import first_order_table
 from hps.errors import ConfigError
 from hps.models.fields import Axes, Fields
 from hps.models.pooling import BagMeans, pooling_of
@@ -31,7 +32,10 @@ class ClickModel(nn.Module):
     """A model of the probability of a click, from the features of a batch to logits.
 
     The weights of dense layers come from torch's global generator: equal `torch.manual_seed`, equal
-    model. A model with a first-order term keeps that weight in the last column of each row.
+    model. A model with a first-order term keeps that weight in the last column of each row. Or in
+    rows of two levels, where the server has a table `hps.models.first_order_table("ads")`, of dim
+    1, for each table "ads": it holds the weights of the same keys, and rows of "ads" are vectors
+    alone; `embed` and `embed_side_by_side` give the same of both.
 
     A class says of itself: `has_first_order`, that there is such a term; `has_vectors`, that a row
     holds an embedding of `dim` floats; `has_deep_part`, that `hidden` and `dropout` apply;
@@ -101,10 +105,14 @@ class ClickModel(nn.Module):
                 f"{name}: it has no deep part, hidden={tuple(hidden)} and dropout={dropout} do not "
                 "apply; leave them out"
             )
-        self.embeddings = SparseEmbeddings(server, features)
+        self.first_order_tables = self._find_first_order(server, features)
+        self.embeddings = SparseEmbeddings(server, features, beside=self.first_order_tables)
         self._means: BagMeans | None = None
         self._mean_places: frozenset[int] = frozenset()
-        columns = {table: server.tables[table].dim for table in features}
+        columns = {
+            table: server.tables[table].dim + (table in self.first_order_tables)
+            for table in features
+        }
         self.check_columns(columns)
         self.sequences = dict(sorted((sequences or {}).items()))
         if self.takes_sequences or self.sequences:
@@ -127,7 +135,7 @@ class ClickModel(nn.Module):
         """Refuses tables whose rows the class cannot take.
 
         Args:
-            columns: table name -> columns of its rows.
+            columns: table name -> columns of its rows, a first-order weight elsewhere counted.
 
         Raises:
             ConfigError: unequal dims, unless the class takes any; rows without an embedding, or
@@ -149,14 +157,51 @@ class ClickModel(nn.Module):
             )
 
     @classmethod
-    def row_columns(cls, dim: int) -> int:
-        """Columns of a row: `dim` floats of an embedding, one first-order weight, as it has them.
+    def why_one_level(cls) -> str:
+        """Why the class cannot have its first-order weights in tables of their own, in words; empty
+        if it can."""
+        if not cls.has_first_order:
+            return "it has no first-order weight, by whose row a key would come by its vector"
+        if not cls.has_vectors:
+            return "it has first-order weights alone, and no vector that could wait"
+        if cls.takes_sequences:
+            return "it looks at the keys of sequences one by one, as whole rows"
+        return ""
+
+    def _find_first_order(self, server: "RowServer", features: Mapping[str, int]) -> dict[str, str]:
+        """Of each table that of its first-order weights; none where rows hold both."""
+        others = {table: first_order_table(table) for table in features}
+        known = server.tables.keys() - features.keys()  # a table of features may have such a name
+        found = {table: other for table, other in others.items() if other in known}
+        if not found or not self.has_first_order or not self.has_vectors:
+            return {}
+        name, why = type(self).__name__, self.why_one_level()
+        if why:
+            raise ConfigError(f"{name}: first-order weights in tables of their own {found}: {why}")
+        if missing := [table for table in features if table not in found]:
+            raise ConfigError(
+                f"{name}: the first-order weights of tables {sorted(found)} lie in tables of their "
+                f"own, and there is no table {first_order_table(missing[0])!r}; give all tables "
+                "such a one, or none"
+            )
+        for other in found.values():
+            if server.tables[other].dim != 1:
+                raise ConfigError(
+                    f"{name}: table {other!r} holds first-order weights: its dim must be 1, not "
+                    f"{server.tables[other].dim}"
+                )
+        return found
+
+    @classmethod
+    def row_columns(cls, dim: int, *, two_level: bool = False) -> int:
+        """Columns of a row: `dim` floats of an embedding, one first-order weight, as it has them;
+        with `two_level` the weight lies elsewhere.
 
         >>> from hps.models import MODELS
         >>> {kind: model.row_columns(16) for kind, model in MODELS.items() if kind < "e"}
         {'deepfm': 17, 'dlrm': 16, 'dcn_v2': 16, 'autoint': 16, 'din': 16}
         """
-        return dim * cls.has_vectors + cls.has_first_order
+        return dim * cls.has_vectors + (cls.has_first_order and not two_level)
 
     def use_means(self, server: "RowServer", are_means: Mapping[str, Sequence[bool]]) -> None:
         """Has the model get the mean of some features' rows instead of their sum.
@@ -183,7 +228,8 @@ class ClickModel(nn.Module):
             table: list(are_means.get(table, [False] * count))
             for table, count in self.features.items()
         }
-        self.embeddings = SparseEmbeddings(server, self.features, pooling_of(by_table))
+        pooling, beside = pooling_of(by_table), self.first_order_tables
+        self.embeddings = SparseEmbeddings(server, self.features, pooling, beside=beside)
         self._means = BagMeans.of(by_table, self._table_columns)
         of_features = [is_mean for found in by_table.values() for is_mean in found]
         self._mean_places = frozenset(place for place, found in enumerate(of_features) if found)

@@ -78,6 +78,9 @@ class SparseEmbeddings(nn.Module):
         dtype: of the output and of its gradient, torch.float32 or torch.bfloat16, whatever
             rows are. A bfloat16 output is the float32 one rounded to the nearest; a dense part in
             float32 takes it under torch.autocast.
+        beside: table -> another one with rows for the same keys, whose columns come behind those of
+            each feature of the first, pooled alike; of tables of which `features` gives a number. A
+            batch need not have the other table.
 
     Weights of the keys come with what it is called with: `hps.Ids.weights_L` of a batch, or those
     of the KeyedJaggedTensor.
@@ -117,17 +120,20 @@ class SparseEmbeddings(nn.Module):
         features: Mapping[str, str] | Mapping[str, int] | None = None,
         pooling: Pooling | Mapping[str, Pooling] = "sum",
         dtype: torch.dtype = torch.float32,
+        beside: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         check_dtype(dtype, "SparseEmbeddings")
         self.dtype = dtype
         self._server = server
+        beside = beside or {}
+        self._first = {other: table for table, other in beside.items()}  # by the one beside it
         self._means = means_of(server, pooling)
+        self._means |= {other: self._means.get(table, False) for table, other in beside.items()}
         self._layout: FeatureLayout | None = None
-        if features is not None or all(
-            table.features is not None for table in server.tables.values()
-        ):
-            named, numbered = named_features(server.tables, features)
+        are_named = all(table.features is not None for table in server.tables.values())
+        if features is not None or beside or are_named:
+            named, numbered = named_features(server.tables, features, beside)
             self._layout = layout_of(server.tables, named, self._means, numbered)
         # A module a table, where all at once will not do; no submodules: there is nothing in them.
         self._by_table: dict[str, SparseEmbedding] = {}
@@ -230,6 +236,8 @@ class SparseEmbeddings(nn.Module):
             ConfigError: a table or feature is missing, unknown or at another place; wrong dtypes,
                 shapes or offsets; a weight that is NaN or infinite.
         """
+        if self._first and isinstance(ids, Batch):
+            ids = ids.with_ids_of(self._first)
         if torch.compiler.is_compiling():
             if self._layout is not None and self._is_joint and not learns_weights(ids):
                 return self._look_up_compiled(self._layout, ids)

@@ -174,12 +174,18 @@ def means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> d
 
 
 def named_features(
-    tables: Mapping[str, TableConfig], features: Mapping[str, str] | Mapping[str, int] | None
+    tables: Mapping[str, TableConfig],
+    features: Mapping[str, str] | Mapping[str, int] | None,
+    beside: Mapping[str, str],
 ) -> tuple[dict[str, str], set[str]]:
     """Feature -> table, and the tables whose features are numbered.
 
+    Args:
+        beside: table -> the table whose features come one by one behind its own.
+
     Raises:
-        ConfigError: something else than names and numbers, or two features of one name.
+        ConfigError: something else than names and numbers, two features of one name, or a table
+            of `beside` whose features are not numbered.
     """
     named: dict[str, str] = {}
     numbered: set[str] = set()
@@ -194,23 +200,32 @@ def named_features(
             named[name] = table
 
     if features is None:
-        for table in tables.values():
-            add(table.features or (), table.name)
-        return named, numbered
-    if not isinstance(features, Mapping):
+        for own in tables.values():
+            add(own.features or (), own.name)
+    elif not isinstance(features, Mapping):
         raise ConfigError(
             f"SparseEmbeddings: features is a {type(features).__name__}; give a dict of each "
             "feature's name -> its table, or of tables -> the number of their features"
         )
-    for name, value in features.items():
+    for name, value in (features or {}).items():
         if isinstance(name, str) and isinstance(value, str):
             add([name], value)
         elif isinstance(name, str) and type(value) is int and value >= 1:
-            add(numbered_features(name, value), name)
-            numbered.add(name)
+            side_by_side = [name, beside[name]] if name in beside else [name]
+            numbered.update(side_by_side)
+            names = {table: numbered_features(table, value) for table in side_by_side}
+            for number in range(value):
+                for table, of_table in names.items():
+                    add([of_table[number]], table)
         else:
             raise ConfigError(
                 f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "
                 "of a table the number of its features"
             )
+    unnumbered = sorted({*beside} - numbered)
+    if unnumbered:
+        raise ConfigError(
+            f"SparseEmbeddings: beside={dict(beside)}: features of table {unnumbered[0]!r} do not "
+            "go by their number; give features={table: number of its features}"
+        )
     return named, numbered

@@ -88,9 +88,20 @@ class LifeOptions:
         "--resume in the place of the stored model's",
         metavar="P",
     )
+    two_level: float | None = option(
+        None,
+        number(above=0),
+        "of deepfm, wide_deep, fm, and models of your own with first-order weights: rows of two "
+        "levels; each key has such a weight, in a table of its own, and comes by its vector once "
+        "its score there is S, above 0: "
+        "nonclick * (show - click) + click * clicks, decayed, with the numbers of --expire-...; "
+        "with --resume as the stored model has it",
+        metavar="S",
+    )
 
     def admission(self) -> Admission | None:
-        """The rule that is given; None where each key comes by a row at once.
+        """The rule that is given; None where each key comes by a row at once. With `two_level` it
+        is that of the first-order weights, which count in any case.
 
         Raises:
             ConfigError: both rules.
@@ -99,7 +110,7 @@ class LifeOptions:
             return None
         if self.admit_count is not None and self.admit_probability is not None:
             raise ConfigError("--admit-count and --admit-probability are two rules; give one")
-        if self.statistics is False and self.admit_count is not None:
+        if self.statistics is False and self.admit_count is not None and self.two_level is None:
             raise ConfigError(
                 "--no-statistics and --admit-count: a row begins with what its key has counted; "
                 "leave one of them out"

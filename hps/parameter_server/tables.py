@@ -18,7 +18,7 @@ from hps.checkpoint.blobs import (
     encode_period,
 )
 from hps.checkpoint.dense_mark import TRAINING, DenseMark
-from hps.common.expiry import Expiry
+from hps.common.expiry import OF_IMMORTAL, Expiry
 from hps.common.locks import assert_held, new_lock
 from hps.config import Config, TableConfig
 from hps.contracts.row_cache import AnyRowCache, CountingCache
@@ -108,7 +108,7 @@ class Tables:
             self.stacks[table.name],
             rule,
             None if beside is None else self.stacks[beside],
-            native_rules(Expiry(min_score=1.0, decay=1.0)),
+            native_rules(OF_IMMORTAL),
             lambda: self.num_updates[table.name],
         )
 

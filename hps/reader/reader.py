@@ -66,6 +66,8 @@ class Reader(ABC, Iterator[Batch]):
         self.paths = tuple(paths)
         self.config = config
         self.transform: BatchTransform | None = None
+        # Tables that have the ids of other ones in each batch; no feature is theirs.
+        self.repeated: Mapping[str, str] = {}
         self.left_out: Sequence[str] = ()  # columns that a stored model left out by their names
         self._tables = tuple(tables)
         self._schema: Schema | None = None
@@ -232,6 +234,7 @@ class Reader(ABC, Iterator[Batch]):
             raise
         if self.transform is not None:
             batch = self.transform(batch, self._own_threads())
+        batch = batch.with_ids_of(self.repeated)
         batch.position = self.state_dict()
         return batch
 

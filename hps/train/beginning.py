@@ -94,6 +94,7 @@ def begin(
     recipe = recipe_of(options, reader)
     if stored is not None:
         recipe = recipe.as_before(stored_recipe(stored.model))
+    recipe.repeat_ids(reader)
     trainer = Trainer(server, recipe, options, context.ranks)
     periods = Periods(server, trainer, options, checkpoints, context.progress.say)
     if options.progressive:

@@ -160,7 +160,9 @@ class Model:
             return torch.sigmoid(logits.float()).cpu()
 
     def lookup(self, table: str, keys: AnyArray) -> AnyArray:
-        """Rows of keys, float32 [L, dim]; an absent key reads as its initial value."""
+        """Rows of keys, float32 [L, dim]; an absent key reads as its initial value. Of a model of
+        two levels the rows of a table are vectors, those of `hps.models.first_order_table(table)`
+        the weights."""
         return self.server.pull(table, keys)
 
     def open_reader(self, data: Sequence[str | Path] | Batches, **changes: Any) -> Reader:

@@ -210,8 +210,9 @@ def _dims_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> dict[str, int]:
     if recipe.kind not in MODELS:  # of a user's own: its file is not run for this
         return {}
     columns = {table.name: table.dim for table in described_tables(blobs)}
-    first = int(MODELS[recipe.kind].has_first_order)
-    return {name: columns[name] - first for name in recipe.features if name in columns}
+    return {
+        name: columns[name] - recipe.other_columns for name in recipe.features if name in columns
+    }
 
 
 def _files_of(position: JsonView) -> list[Json]:

@@ -103,10 +103,11 @@ def _check_tables(options: TrainOptions, reader: "Reader", stored: StoredModel |
             f"{', '.join(f'{use.name} ({use.kind})' for use in reader.columns) or 'no column'}"
         )
     tables = options.tables(reader.features)
-    made = class_of(options.shape().model)
-    made.check_columns({table.name: table.dim for table in tables})
+    made, two_level = class_of(options.shape().model), options.two_level is not None
+    columns = {one.name: one.dim + two_level for one in tables if one.name in reader.features}
+    made.check_columns(columns)
     if made.takes_sequences and isinstance(reader.transform, FeatureTransform):
-        dims = {name: table.dim for table in tables for name in reader.features[table.name]}
+        dims = {name: columns[table] for table, of in reader.features.items() for name in of}
         require_one_dim(options.shape().model, reader.transform.measured.targets, dims)
     if stored is None:
         return

@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Self
 
 from hps.cluster.config import ClusterConfig
+from hps.common.admission import Admission
 from hps.common.initializers import Normal
 from hps.common.json_text import Json
+from hps.common.model_names import first_order_table
 from hps.common.optimizers import OPTIMIZERS, Optimizer
-from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.config import (
+    Config,
+    DramCacheConfig,
+    GpuCacheConfig,
+    SsdStoreConfig,
+    TableConfig,
+    is_table_name,
+)
 from hps.errors import ConfigError
 from hps.features.features import Features
 from hps.models import class_of
@@ -40,6 +49,7 @@ from hps.train.shape_rules import (
     check_kind,
     check_sizes,
     check_table_dims,
+    check_two_level,
     what_it_lacks,
 )
 
@@ -211,9 +221,12 @@ class TrainOptions(
             is_new = self.base_rate and not self.resume
             check_kind(kind, self.store, has_base_rate=is_new)
         shape = self.shape()
-        check_sizes(kind, shape.dim, shape.hidden, shape.dropout)
+        two_level = self.two_level is not None
+        check_sizes(kind, shape.dim, shape.hidden, shape.dropout, two_level=two_level)
         if isinstance(self.features, Features):
-            check_table_dims(kind, self.features)
+            check_table_dims(kind, self.features, two_level=two_level)
+        if self.two_level is not None and kind is not None:
+            check_two_level(kind, self.two_level)
 
     def shape(self) -> ModelShape:
         """What is part of the model: as given, the rest as a new model has it."""
@@ -280,7 +293,12 @@ class TrainOptions(
         Returns:
             By name: other features of the same tables change no order. Of several each has a part
             of the tiers: half of it is equal, half goes by the floats that an example reads of each
-            where its features have one key (how long bags are is not known before).
+            where its features have one key (how long bags are is not known before). With
+            `two_level` behind each the table of its first-order weights, of which as many rows fit
+            into the tiers as of the vectors.
+
+        Raises:
+            ConfigError: with `two_level` a name that leaves none for the other table.
 
         >>> options = TrainOptions(data=["log.tsv"], store="model", model="dlrm", dim=8)
         >>> tables = options.tables({"items": ["C1"], "features": ["C2", "C3", "C4"]})
@@ -288,13 +306,44 @@ class TrainOptions(
         [('features', 1.25), ('items', 0.75)]
         """
         if len(features) == 1:
-            return [self._table(name) for name in features]
+            return [table for name in features for table in self._levels(self._table(name))]
+        self._check_names(features)
         tables = [(self._table(name), len(names)) for name, names in sorted(features.items())]
         floats = [table.dim * count for table, count in tables]
         return [
-            replace(table, share=own / sum(floats) + 1 / len(tables))
+            level
             for (table, _), own in zip(tables, floats, strict=True)
+            for level in self._levels(replace(table, share=own / sum(floats) + 1 / len(tables)))
         ]
+
+    def _check_names(self, features: Mapping[str, Sequence[str]]) -> None:
+        names = set(features) if self.two_level is not None else set()
+        both = sorted(name for name in names if first_order_table(name) in names)
+        if both:
+            raise ConfigError(
+                f"two_level={self.two_level!r} (--two-level): the first-order weights of table "
+                f"{both[0]!r} lie in table {first_order_table(both[0])!r}, which is the name of "
+                "another one (table in the features file); rename one of them"
+            )
+
+    def _levels(self, table: TableConfig) -> list[TableConfig]:
+        """The table; with `two_level` that of its vectors and that of its first-order weights."""
+        if self.two_level is None:
+            return [table]
+        name = first_order_table(table.name)
+        if not is_table_name(name):
+            raise ConfigError(
+                f"two_level={self.two_level!r} (--two-level): the first-order weights of table "
+                f"{table.name!r} lie in table {name!r}, and a name has 64 letters at most; give "
+                "the table (table in the features file) a shorter one"
+            )
+        rule = Admission(by=name, min_score=self.two_level)
+        # A rule that counts is one of the weights alone.
+        vectors = replace(table, admission=rule, statistics=bool(self.statistics))
+        # One bfloat16 takes the bytes of a float32, for rows are a multiple of 16.
+        weights = replace(table, name=name, dim=1, statistics=True, dtype="float32")
+        share = table.share * weights.layout.row_bytes / vectors.layout.row_bytes
+        return [vectors, replace(weights, share=share)]
 
     def _table(self, name: str) -> TableConfig:
         shape = self.shape()
@@ -303,7 +352,7 @@ class TrainOptions(
             dim = self.features.dim_of(name) or dim
         return TableConfig(
             name=name,
-            dim=class_of(shape.model).row_columns(dim),
+            dim=class_of(shape.model).row_columns(dim, two_level=self.two_level is not None),
             optimizer=self._row_optimizer(),
             initializer=Normal(std=_DEFAULT_STD if self.init_std is None else self.init_std),
             shared_vocabulary=bool(self.shared_vocabulary),
@@ -347,7 +396,7 @@ class TrainOptions(
             gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")
         return Config(
             path=self.store,
-            tables=[self.table()] if features is None else self.tables(features),
+            tables=self.tables({TABLE: ()} if features is None else features),
             dram=DramCacheConfig(bytes=self.dram),
             gpu=gpu,
             ssd=SsdStoreConfig(engine=self.engine),

@@ -17,7 +17,6 @@ from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.features.column import IGNORED
 from hps.features.features import Features
-from hps.models import class_of
 from hps.models.kinds import are_same, load_class
 from hps.ssd_store import check_no_writer, engine_of, open_store
 from hps.ssd_store.cluster.catalog import Catalog
@@ -94,6 +93,8 @@ class StoredModel:
         std = table.initializer.std if isinstance(table.initializer, Normal) else None
         start = getattr(table.optimizer, ACCUMULATOR, None)
         kind, dtype = table.optimizer.kind, table.dtype
+        # Vectors wait by their first-order weights, which may wait by a rule of their own.
+        of_keys = described.get(recipe.first_order_tables.get(table.name, table.name), table)
         return cls(
             recipe,
             columns,
@@ -105,7 +106,7 @@ class StoredModel:
             seed,
             statistics=table.statistics,
             expiry=None if table.expiry is None else table.expiry.described(),
-            admission=None if table.admission is None else table.admission.described(),
+            admission=None if of_keys.admission is None else of_keys.admission.described(),
             bounds={"max_rows": table.max_rows, "max_bytes": table.max_bytes},
         )
 
@@ -114,9 +115,10 @@ class StoredModel:
         recipe = self.recipe
         known: Json = {"model": recipe.kind}
         if self.columns is not None:
-            known["dim"] = self.columns - class_of(recipe.kind).has_first_order
+            known["dim"] = self.columns - recipe.other_columns
         known |= {"hidden": recipe.hidden, "dropout": recipe.dropout}
         known["embedding_dropout"] = recipe.embedding_dropout
+        known["two_level"] = recipe.two_level
         if self.optimizer is not None:
             known["optimizer"] = self.optimizer
         if self.statistics is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from hps.common.json_text import Json, JsonView
+from hps.common.model_names import first_order_table
 from hps.config import TableConfig
 from hps.errors import ConfigError
 from hps.features.transform import FeatureTransform
@@ -61,6 +62,7 @@ _FLAGS_OF_SHAPE = {
     "optimizer": "--optimizer",
     "statistics": "--statistics",
     "row_dtype": "--row-dtype",
+    "two_level": "--two-level",
 }
 
 
@@ -81,6 +83,8 @@ class ModelRecipe:
         transform: what becomes of the log's columns before the model sees them, as
             `FeatureTransform.to_dict` has it; None of a model without a features file.
         embedding_dropout: of pooled embeddings; earlier versions had none.
+        two_level: the score by which a key comes by its vector, where first-order weights have
+            tables of their own; None where they are the last columns of the vectors' rows.
     """
 
     kind: str
@@ -91,6 +95,7 @@ class ModelRecipe:
     reader: Json
     transform: Json | None = None
     embedding_dropout: float = 0.0
+    two_level: float | None = None
 
     def to_dict(self) -> Json:
         """Plain values, for a checkpoint."""
@@ -99,6 +104,8 @@ class ModelRecipe:
             del values["transform"]  # as it was before there were any
         if not self.embedding_dropout:
             del values["embedding_dropout"]  # likewise
+        if self.two_level is None:
+            del values["two_level"]  # likewise
         return values
 
     @classmethod
@@ -131,6 +138,27 @@ class ModelRecipe:
     def num_raw_dense(self) -> int:
         """Dense columns of the log, before a transform."""
         return self.num_dense if self.transform is None else len(self.transform["raw"]["dense"])
+
+    @property
+    def first_order_tables(self) -> dict[str, str]:
+        """Table of vectors -> that of their first-order weights; none where rows have both."""
+        if self.two_level is None:
+            return {}
+        return {table: first_order_table(table) for table in self.features}
+
+    @property
+    def other_columns(self) -> int:
+        """Columns of its rows beside the embedding: 1 where they hold a first-order weight.
+
+        Raises:
+            ConfigError: the file of a user's own model is not there, or not right.
+        """
+        return int(class_of(self.kind).has_first_order and self.two_level is None)
+
+    def repeat_ids(self, reader: Reader) -> None:
+        """Has the batches of a reader hold the keys of each table that the model reads, so that
+        hps.Pipeline prepares the rows of all."""
+        reader.repeated = {other: table for table, other in self.first_order_tables.items()}
 
     def raw_tables(self, tables: Iterable[TableConfig]) -> list[TableConfig]:
         """What a reader of the model's logs is given: the log's features by name, in the table that
@@ -280,6 +308,7 @@ class ModelRecipe:
         transform = self.make_transform()
         if transform is not None:
             reader.use(transform)
+        self.repeat_ids(reader)
         return reader
 
     def check_same(self, other: "ModelRecipe", *, changes_features: bool = False) -> None:
@@ -293,7 +322,8 @@ class ModelRecipe:
             ConfigError: names each value that differs.
         """
         of_columns = () if changes_features else ("features", "num_dense")
-        for field in ("kind", *of_columns, "hidden", "dropout", "embedding_dropout"):
+        of_rows = ("embedding_dropout", "two_level")
+        for field in ("kind", *of_columns, "hidden", "dropout", *of_rows):
             stored, asked = getattr(self, field), getattr(other, field)
             if stored != asked:
                 raise ConfigError(
@@ -392,6 +422,7 @@ def recipe_of(options: TrainOptions, reader: Reader) -> ModelRecipe:
         reader=_reading_of(reader, options),
         transform=transform.to_dict() if isinstance(transform, FeatureTransform) else None,
         embedding_dropout=shape.embedding_dropout,
+        two_level=options.two_level,
     )
     if class_of(recipe.kind).takes_sequences:
         require_sequences(recipe.kind, recipe.sequences)

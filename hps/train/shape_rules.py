@@ -68,11 +68,28 @@ def check_kind(kind: str, store: str | Path | None, *, has_base_rate: bool) -> N
         )
 
 
-def check_table_dims(kind: str | None, features: Features) -> None:
+def check_two_level(kind: str, score: float) -> None:
+    """Refuses rows of two levels of a kind that cannot have them.
+
+    Args:
+        score: that is asked for.
+
+    Raises:
+        ConfigError: says why.
+    """
+    if why := class_of(kind).why_one_level():
+        raise ConfigError(
+            f"two_level={score!r} (--two-level): model {kind}: {why}; leave it out, or take "
+            "deepfm, wide_deep or fm"
+        )
+
+
+def check_table_dims(kind: str | None, features: Features, *, two_level: bool = False) -> None:
     """The limits of the dims that a features file gives its tables.
 
     Args:
         kind: None where only the stored model tells.
+        two_level: first-order weights lie elsewhere.
 
     Raises:
         ConfigError: rows would be too wide, or have no embedding.
@@ -80,7 +97,7 @@ def check_table_dims(kind: str | None, features: Features) -> None:
     if kind is None:
         return
     model = class_of(kind)
-    most = MAX_DIM - model.has_first_order
+    most = MAX_DIM - (model.has_first_order and not two_level)
     groups: dict[str, Sequence[Table | Column | Cross]] = {
         "tables": features.tables,
         "columns": features.columns,
@@ -101,11 +118,14 @@ def check_table_dims(kind: str | None, features: Features) -> None:
             )
 
 
-def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: float) -> None:
+def check_sizes(
+    kind: str | None, dim: int, hidden: Sequence[int], dropout: float, *, two_level: bool = False
+) -> None:
     """What the sizes may be in a model of this kind.
 
     Args:
         kind: None where only the stored model tells.
+        two_level: first-order weights lie elsewhere.
 
     Raises:
         ConfigError: a size outside its limits, or one that the kind lacks.
@@ -115,7 +135,7 @@ def check_sizes(kind: str | None, dim: int, hidden: Sequence[int], dropout: floa
     model = None if kind is None else class_of(kind)
     has_vectors = model is None or model.has_vectors
     require_whole("dim", dim, int(has_vectors), MAX_DIM if has_vectors else 0)
-    most = MAX_DIM - (model is not None and model.has_first_order)
+    most = MAX_DIM - (model is not None and model.has_first_order and not two_level)
     if dim > most:
         raise ConfigError(
             f"dim={dim} (--dim): a row has {MAX_DIM} columns at most, and model {kind} takes 1 for "

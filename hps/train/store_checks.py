@@ -101,7 +101,8 @@ def _other_columns(options: "TrainOptions", table: TableConfig, held: int) -> Co
     of the features file, whichever says the dim."""
     shape, wanted = options.shape(), table.dim
     if isinstance(options.features, Features) and options.features.dim_of(table.name) is not None:
-        first = class_of(shape.model).has_first_order
+        two_level = options.two_level is not None
+        first = class_of(shape.model).row_columns(0, two_level=two_level)
         return ConfigError(
             f"{_at_dim(options.features, table.name)}: dim = {wanted - first} of table "
             f"{table.name!r}: its rows in store {str(options.store)!r} have dim {held - first}; "

@@ -17,10 +17,12 @@ SHAPE = Shape(periods=3, examples=150, keys=300, drift=0.3, batch_size=50)
 
 def test_every_setting_is_a_table_of_its_own_name() -> None:
     tables = [
-        hps.TableConfig(name="ads", dim=4, **setting.table) for setting in (BASELINE, *SETTINGS)
+        (hps.TableConfig(name="ads", dim=4, **setting.table), dict(setting.options))
+        for setting in (BASELINE, *SETTINGS)
     ]
-    assert tables[0] == hps.TableConfig(name="ads", dim=4)
+    assert tables[0] == (hps.TableConfig(name="ads", dim=4), {})
     assert all(table != tables[0] for table in tables[1:])
+    assert BASELINE.described() == "{}" and all(one.described() != "{}" for one in SETTINGS)
     names = [setting.name for setting in (BASELINE, *SETTINGS)]
     assert len(set(names)) == len(names)
     assert [setting.name for setting in chosen(["statistics"])] == ["statistics"]
@@ -39,6 +41,9 @@ def test_a_run_has_the_settings_table_and_a_period_for_each_day(tmp_path) -> Non
     # Another table is another run: the arguments reach it.
     small = Setting(name="small", table={"initializer": hps.Normal(std=0.5)})
     assert train_days(tmp_path, SHAPE, small, 3).loss_digest != plain.loss_digest
+    apart = train_days(tmp_path, SHAPE, chosen(["two-level 0.5"])[0], 3)
+    # A row of a weight for each key, and one of a vector for some.
+    assert plain.rows < apart.rows < 2 * plain.rows and apart.loss_digest != plain.loss_digest
 
 
 def test_rows_are_pairs_of_seeds_and_bits_are_held_to() -> None:

@@ -188,7 +188,7 @@ def test_twin_and_native_rows_are_equal_bit_for_bit(
 
 
 @pytest.mark.parametrize("optimizer", DECAYING, ids=optimizer_id)
-@pytest.mark.parametrize("dim", [1, 8, 17, 32])
+@pytest.mark.parametrize("dim", [1, 8, 17, 24, 31, 32])
 @pytest.mark.parametrize("instruction_set", ["avx512", "avx2", "plain"])
 def test_every_instruction_set_decays_to_the_twins_bits(
     tmp_path: Path, optimizer: hps.common.optimizers.Optimizer, dim: int, instruction_set: str

@@ -45,7 +45,12 @@ def bags_of(dim: int, is_weighted: bool) -> tuple[np.ndarray, np.ndarray, np.nda
     return offsets, keys, weights
 
 
-@pytest.mark.parametrize("dim", [1, 4, 8, 16, 17, 64, 100, 128])
+# Whole registers, and what is left of them in up to 4, up to 8 and up to 15 columns; one pass over
+# the columns, and several.
+DIMS = [1, 3, 4, 7, 8, 13, 16, 17, 24, 47, 64, 65, 80, 81, 128, 145]
+
+
+@pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_bags_are_pooled_in_the_promised_order(dim: int, mean: bool, is_weighted: bool) -> None:
@@ -67,7 +72,7 @@ def test_bags_are_pooled_in_the_promised_order(dim: int, mean: bool, is_weighted
             np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
 
 
-@pytest.mark.parametrize("dim", [1, 4, 16, 17, 64, 128])
+@pytest.mark.parametrize("dim", [1, 4, 13, 16, 17, 24, 47, 64, 128])
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_gradients_of_bags_are_those_of_their_occurrences(

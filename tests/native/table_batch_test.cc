@@ -1,6 +1,6 @@
 // TableBatch under the sanitizers: batches of tables of several widths, in pieces, from narrow and
-// wide offsets, weighted or not, on several threads; refused ones; rows that are missing; pins.
-// Over dram_cache and over the host build of gpu_cache.
+// wide offsets, weighted or not, of keys of their own or of another table, on several threads;
+// refused ones; rows that are missing; pins. Over dram_cache and over the host build of gpu_cache.
 //
 // Above it: CTest. Below it: csrc/table_batch. Rows and gradients are whole numbers of small size,
 // so that sums are exact and can be foretold one by one; the bits of rounded ones are the Python
@@ -229,9 +229,15 @@ class Lab {
     width_ = 3;  // columns before the first feature
     num_examples_ = num_examples;
     for (size_t table = 0; table < tables_.size(); ++table) {
+      if (table == 4 && generator_() % 2 == 0) {  // the very keys of another table
+        features_.push_back(features_[3]);
+        pieces_.push_back(pieces_[3]);
+        places_.push_back(places_[3]);
+        continue;
+      }
       const int64_t count = 1 + static_cast<int64_t>(generator_() % 3);
       const bool is_weighted = table == 2;
-      features_.push_back(std::make_unique<Features>(count * num_examples, table == 0 && count == 1,
+      features_.push_back(std::make_shared<Features>(count * num_examples, table == 0 && count == 1,
                                                      is_weighted, &generator_));
       places_.push_back({table == 1, std::vector<int64_t>(static_cast<size_t>(count))});
       std::vector<TablePiece> own;
@@ -302,7 +308,7 @@ class Lab {
   std::vector<std::unique_ptr<Table>> tables_;
   TableCounts counts_{std::size(kDims)};
   std::unique_ptr<TableBatch> batch_;
-  std::vector<std::unique_ptr<Features>> features_;
+  std::vector<std::shared_ptr<Features>> features_;
   std::vector<std::vector<TablePiece>> pieces_;
   std::vector<FeaturePlaces> places_;
   int64_t width_ = 0;

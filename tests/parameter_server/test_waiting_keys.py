@@ -142,6 +142,32 @@ def test_scores_of_another_table_admit(tmp_path: Path) -> None:
         assert server.contains("ads", KEYS[:4]).tolist() == [False, False, False, True]
 
 
+@pytest.mark.parametrize("rules", [None, hps.Expiry(min_score=0.3, decay=0.5, nonclick=0.5)])
+def test_a_row_that_another_one_admits_begins_with_its_counts(
+    tmp_path: Path, rules: hps.Expiry | None
+) -> None:
+    first = hps.TableConfig(name="first", dim=1, expiry=rules, statistics=True)
+    second = table(hps.Admission(by="first", min_score=0.25), expiry=rules, statistics=True)
+    keys, clicks = np.repeat(KEYS[:3], [3, 4, 8]), np.arange(15, dtype=np.float32) % 2
+    with hps.ParameterServer(config(tmp_path, second, first)) as server:
+
+        def push() -> list[dict[str, Any]]:
+            for name, dim in (("ads", DIM), ("first", 1)):  # as a step has it: the old score counts
+                rows = np.ones((15, dim), np.float32)
+                server.push(name, keys, rows, labels=clicks)
+            return [server.statistics(name, KEYS[:3]) for name in ("ads", "first")]
+
+        assert push()[0]["show"].tolist() == [0, 0, 0]
+        for period in range(3):
+            server.advance_period()
+            ads, other = push()
+            assert ads["last_period"].tolist() == [period + 1] * 3
+            for name in ("show", "click", "dies_at"):
+                assert ads[name].tolist() == other[name].tolist(), name
+        sums = [shows * (4 if rules is None else 15 / 8) for shows in (3, 4, 8)]
+        assert ads["show"].tolist() == sums
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

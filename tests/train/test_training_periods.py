@@ -45,7 +45,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def options_of(data: list[Path], store: Path, **more: Any) -> TrainOptions:
+def options_of(data: list[Path], store: Path | None, **more: Any) -> TrainOptions:
     """A small model without dropout."""
     small: Json = {"model": "deepfm", "dim": 2, "hidden": (4,), "batch_size": BATCH}
     small |= {"depth": 2, "dram": "8MiB", "format": "slots", "statistics": None}

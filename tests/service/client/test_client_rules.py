@@ -212,9 +212,11 @@ def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -
 
 def test_a_table_that_another_one_admits_is_made_first(tmp_path: Path) -> None:
     vectors = replace(EVERYTHING, name="a")
-    with service(tmp_path, 2, ()) as servers:
-        with connect(servers.client().config, [vectors, USERS]) as server:
-            assert server.tables == {"users": USERS, "a": vectors}
+    with (
+        service(tmp_path, 2, ()) as servers,
+        connect(servers.client().config, [vectors, USERS]) as server,
+    ):
+        assert server.tables == {"users": USERS, "a": vectors}
 
 
 def test_one_flag_tells_the_rules(tmp_path: Path) -> None:
