@@ -402,10 +402,6 @@ class Config:
             refuse_expiry(self.tables, f"rows in a gpu_cache on {gpu} do not die yet")
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
             refuse_narrow(self.tables, f"a gpu_cache on {gpu} has no narrow rows yet")
-        if self.ssd.engine == "rocksdb":
-            refuse_expiry(self.tables, "rows that engine='rocksdb' keeps do not die yet")
-            refuse_admission(self.tables, "engine='rocksdb' keeps no keys that wait yet")
-            refuse_narrow(self.tables, "engine='rocksdb' does not store narrow rows yet")
 
     def _check_admission(self) -> None:
         if self.gpu is not None:

@@ -53,7 +53,9 @@ Status CompareSchemas(const TableSchema& stored, const TableSchema& asked) {
   }
   if (stored.is_narrow != asked.is_narrow) {
     const auto word = [](bool is_narrow) { return is_narrow ? "bfloat16" : "float32"; };
-    return Mismatch(table, "dtype", word(stored.is_narrow), word(asked.is_narrow));
+    const Status fixed = Mismatch(table, "dtype", word(stored.is_narrow), word(asked.is_narrow));
+    return Status(fixed.code(), fixed.message() + "; 'hps export' and 'hps import --row-dtype " +
+                                    word(asked.is_narrow) + "' make a copy of the rows that is so");
   }
   if (stored.row_bytes != asked.row_bytes) {
     return Mismatch(table, "row_bytes", std::to_string(stored.row_bytes),

@@ -17,10 +17,11 @@ from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_j
 from hps.common.json_text import Json
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError, DataError
-from hps.parameter_server.erasing import RowsWhere, check_erasable, erase_where
+from hps.parameter_server.erasing import check_erasable, erase_where
 from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.server import ParameterServer
 from hps.ssd_store import check_no_writer
+from hps.table.rows_where import RowsWhere
 
 _MOST_KEYS = 10_000_000  # of a file, which is held in memory
 _PIECE_KEYS = 2**20

@@ -6,12 +6,13 @@ hps.open.
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
-from hps.config import Config, DramCacheConfig, TableConfig
+from hps.config import ROW_DTYPES, Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError, no_such_table
 from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.server import ParameterServer
@@ -88,6 +89,11 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP
     )
     enter.add_argument("--no-state", action="store_true", help="start with a new optimizer state")
+    enter.add_argument(
+        "--row-dtype",
+        choices=ROW_DTYPES,
+        help="of the weights of a table that is made; if not given, as the file says",
+    )
     enter.set_defaults(run=run_import)
 
 
@@ -115,6 +121,7 @@ def run_import(options: argparse.Namespace) -> int:
     if holds_store(options.store):
         with open_store(options.store, read_only=False, dram=options.dram) as server:
             table = _choose_table(table, list(server.tables))
+            _check_dtype(options, server.tables[table])
             rows = RowFile(options.file, server.tables[table], not options.no_state)
             rules = server.parts.tables.rules.get(table)
             rows.check_rows(server.learning_rates[table], server.period, rules)
@@ -157,6 +164,11 @@ def _import_model(options: argparse.Namespace) -> int:
 
     if options.table is not None:
         raise ConfigError("--table: a model comes with all of its tables; leave out --table")
+    if options.row_dtype is not None:
+        raise ConfigError(
+            "--row-dtype: a model trains on with the rows that it has; leave it out, or 'hps "
+            "export' and 'hps import' the rows of its tables"
+        )
     is_here = _is_here(options.store)
     made = import_model(
         options.file, options.store, with_state=not options.no_state, dram=options.dram
@@ -200,10 +212,18 @@ def _config_to_make(
         )
     return Config(
         path=options.store,
-        tables=[described],
+        tables=[replace(described, dtype=options.row_dtype or described.dtype)],
         dram=DramCacheConfig(bytes=options.dram),
         seed=seed,
     )
+
+
+def _check_dtype(options: argparse.Namespace, table: TableConfig) -> None:
+    if options.row_dtype not in (None, table.dtype):
+        raise ConfigError(
+            f"--row-dtype {options.row_dtype}: table {table.name!r} of {options.store} has "
+            f"{table.dtype} rows; give another folder, in which a store is made"
+        )
 
 
 def _choose_table(asked: str | None, tables: list[str]) -> str:

@@ -23,14 +23,10 @@ from hps.config import (
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hps.config import TableConfig
     from hps.service.server.server import ServerOptions
     from hps.service.shard.location import StoreLocation
 
-_INITIALIZERS = {"constant": ("value",), "uniform": ("low", "high"), "normal": ("std", "mean")}
 _ARENAS = 1  # one heap for all threads: what one frees another takes
-_FLAGS = {"true": True, "false": False}
-_OWN_FIELDS = ("name", "dim", "optimizer", "init", "features", "share", "statistics")
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -51,6 +47,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
+    from hps.cli.table_text import parse_table
     from hps.common.process_memory import keep_freed_memory
     from hps.service.server.descriptors import raise_descriptor_limit
     from hps.service.server.log_lines import LogLines
@@ -100,60 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
     shard.close(checkpoint=True)
     log.info("stopped", calls_cancelled=not has_ended)
     return 0
-
-
-def parse_table(text: str) -> "TableConfig":
-    """The TableConfig of `--table name=ads,dim=16,optimizer=adagrad,lr=0.05,init=normal:0.01`.
-
-    Raises:
-        ConfigError: a field that is missing, unknown or outside its limits.
-
-    >>> parse_table("name=ads,dim=16,optimizer=adam,lr=0.01,beta1=0.8,init=uniform:-0.1:0.1").dim
-    16
-    >>> parse_table("name=ads,dim=16,statistics=true").statistics
-    True
-    """
-    from hps.service.messages.table_messages import from_message
-    from hps.v1.parameter_server_pb2 import FeatureList, Table
-
-    fields: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not equals or name in fields:
-            raise ConfigError(f"--table {text!r}: {part!r} is not NAME=VALUE, or is given twice")
-        fields[name] = value
-    for name in ("name", "dim"):
-        if name not in fields:
-            raise ConfigError(f"--table {text!r}: {name}= is missing")
-    message = Table(name=fields["name"], share=_number(text, fields.get("share", "1")))
-    if not re.fullmatch("[0-9]{1,6}", fields["dim"]):
-        raise ConfigError(f"--table {text!r}: dim={fields['dim']!r} must be from 1 to {MAX_DIM}")
-    message.dim = int(fields["dim"])
-    message.optimizer.kind = fields.get("optimizer", "adagrad")
-    for name, value in fields.items():
-        if name not in _OWN_FIELDS:
-            message.optimizer.numbers[name] = _number(text, value)
-    if "init" in fields:
-        message.initializer.kind, *numbers = fields["init"].split(":")
-        names = _INITIALIZERS.get(message.initializer.kind, ())
-        if len(numbers) > len(names):
-            raise ConfigError(f"--table {text!r}: init={fields['init']!r} has too many numbers")
-        for name, value in zip(names, numbers, strict=False):
-            message.initializer.numbers[name] = _number(text, value)
-    if "statistics" in fields:
-        if fields["statistics"] not in _FLAGS:
-            raise ConfigError(f"--table {text!r}: statistics= must be one of {sorted(_FLAGS)}")
-        message.statistics = _FLAGS[fields["statistics"]]
-    if "features" in fields:
-        message.features.CopyFrom(FeatureList(names=fields["features"].split("+")))
-    return from_message(message)
-
-
-def _number(text: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError as error:
-        raise ConfigError(f"--table {text!r}: {value!r} is not a number") from error
 
 
 def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:
@@ -248,7 +191,9 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         metavar="name=..,dim=..",
         help="a table of the store, created if missing; also optimizer=, its numbers (lr=, "
         "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=, "
-        "statistics=true (rows count shows and clicks); may be repeated",
+        "statistics=true (rows count shows and clicks), its rules and rows by the flags of hps "
+        "train (expire-unseen= ..., admit-count= ..., max-rows=, max-bytes=, row-dtype=), "
+        "admit-by=TABLE with admit-score=, rounding=; may be repeated",
     )
     add(
         "--seed",

@@ -34,8 +34,8 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending, Ranks
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
-from hps.parameter_server.erasing import RowsWhere, WhereFields
 from hps.parameter_server.server import ParameterServer
+from hps.table.rows_where import RowsWhere, WhereFields
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:

@@ -2,8 +2,11 @@
 
 Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it:
 exchanges.py, the control channel, the rank's own server. A period begins on all ranks or none:
-every rank looks first whether it can, and none begins before all have.
+every rank looks first whether it can, and none begins before all have. So it is with other rules,
+for which each rank makes a pass over its rows before any begins the period in which they hold.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +16,7 @@ from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
 from hps.errors import ConfigError
 from hps.parameter_server.bounds import DeathCounts
-from hps.parameter_server.periods import refuse_uncounted
+from hps.parameter_server.periods import refuse_emptied, refuse_uncounted
 from hps.parameter_server.server import ParameterServer
 
 _NAMES = ("show", "click", "last_period", "dies_at")
@@ -37,20 +40,37 @@ class PeriodVerbs:
         """As `ClusterParameterServer.advance_period`."""
         if self._together.is_alone:
             return self._local.advance_period(to)
-        what = "advance_period"
-        target = self._together.agreed(what, lambda: self._check(to))
-        targets = self._together.world.control.gather(target)
+        what, periods = "advance_period", self._local.parts.periods
+        target = self._together.agreed(what, lambda: periods.check(to))
+        gather = self._together.world.control.gather
+        targets = gather(target)
         if any(one != target for one in targets):
-            refusal = ConfigError(
+            raise _shared(
                 f"advance_period: the ranks would begin periods {targets} (by rank); run the same "
                 "program on every rank"
             )
-            refusal.is_shared = True
-            raise refusal
-        periods = self._local.parts.periods
-        counts = self._together.agreed(what, lambda: periods.count_bounded(target))
+        # A rank without rows of a table has the config's rules already.
+        changed = sorted({name for names in gather(periods.changed()) for name in names})
+        if changed:
+            self._change_rules(target, changed)
+        counts = self._together.agreed(what, lambda: periods.count_bounded(target, changed))
         whole = {name: self._over_ranks(part) for name, part in sorted(counts.items())}
-        return self._together.agreed(what, lambda: periods.advance_as(target, whole))
+        return self._together.agreed(what, lambda: periods.advance_as(target, changed, whole))
+
+    def _change_rules(self, target: int, names: Sequence[str]) -> None:
+        """All ranks look at their rows before one changes any. Where a pass fails on one of them
+        the period stays on all, and the next one makes it again on all."""
+        what, periods = "new rules", self._local.parts.periods
+        dying = self._together.agreed(what, lambda: periods.count_dying(target, names))
+        told = self._together.world.control.gather(dying)
+        for name in names:
+            if (table := self._local.tables.get(name)) is not None:  # of keys that wait no row goes
+                num_dying, num_rows = (sum(one[name][i] for one in told) for i in (0, 1))
+                try:
+                    refuse_emptied(table, num_dying, num_rows)
+                except ConfigError as refusal:
+                    raise _shared(str(refusal)) from None
+        self._together.agreed(what, lambda: periods.change_rules(target, names))
 
     def _over_ranks(self, counts: DeathCounts) -> DeathCounts:
         """The sum of what each rank has."""
@@ -60,17 +80,6 @@ class PeriodVerbs:
         for their_places, numbers in self._together.world.control.gather(own):
             whole[their_places] += np.array(numbers, np.uint64)
         return whole
-
-    def _check(self, to: int | None) -> int:
-        """The period that this rank would begin. A pass by other rules may fail on one rank after
-        another has made it, so that there is none."""
-        if changed := self._local.parts.periods.changed():
-            raise ConfigError(
-                f"advance_period: the config has other rules of tables {sorted(changed)} than the "
-                "store, and over ranks they cannot change; give the stored TableConfig.expiry, or "
-                "`hps reshard` the folder to one rank, change them there and divide it again"
-            )
-        return self._local.parts.periods.check(to)
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As `ClusterParameterServer.statistics`."""
@@ -98,3 +107,10 @@ class PeriodVerbs:
                 part = part.astype(np.int32).view(np.float32)
             told[name] = like(part, keys)
         return told
+
+
+def _shared(text: str) -> ConfigError:
+    """What every rank raises."""
+    refusal = ConfigError(text)
+    refusal.is_shared = True
+    return refusal

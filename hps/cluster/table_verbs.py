@@ -16,10 +16,11 @@ from hps.common.json_text import Json
 from hps.common.occurrences import PACKED, pack, unpack
 from hps.common.row_layout import Keys
 from hps.errors import ConfigError
-from hps.parameter_server.erasing import RowsWhere, check_erasable, erase_where
+from hps.parameter_server.erasing import check_erasable, erase_where
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.parameter_server.server import ParameterServer
 from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
+from hps.table.rows_where import RowsWhere
 
 
 class TableVerbs:

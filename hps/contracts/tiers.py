@@ -93,7 +93,7 @@ class RowTier(Protocol):
 
     def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """Rows of tables with expiry whose period of death has come are absent to every verb from
-        now on; it is a mutation. Where no engine keeps such tables nothing is to be done.
+        now on; it is a mutation.
 
         Args:
             period: the period.

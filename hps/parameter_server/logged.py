@@ -15,6 +15,7 @@ from hps.common.occurrences import Occurrences
 from hps.config import TableConfig
 from hps.errors import MismatchError
 from hps.parameter_server.batches import Batches
+from hps.parameter_server.erasing import erase_rows, refuse_unscored
 from hps.parameter_server.periods import Periods
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema
@@ -62,11 +63,13 @@ class LoggedMutations:
                 pieces, with the same result.
 
         Returns:
-            Of a CREATE float32 [L, dim], of an ERASE bool [L], else None.
+            Of a CREATE float32 [L, dim], of an ERASE bool [L], of an ERASE_WHERE int64 [1], the
+            number of rows that went; else None.
 
         Raises:
             CapacityError, NonFiniteError: nothing was logged and no row has changed.
-            StoreError: as those; but an ERASE may have been logged.
+            StoreError: as those; but an ERASE, or ERASE_WHERE, may have been logged.
+            ConfigError: rows do not have what an ERASE_WHERE asks for; nothing was logged.
         """
         tables = self._tables
         with tables.updates:
@@ -77,6 +80,8 @@ class LoggedMutations:
                     self._periods.begin(mutation.period)
                 return None
             stack = tables.stack(mutation.table)
+            if mutation.kind == Kind.ERASE_WHERE:
+                return self._erase_where(mutation, log)
             tables.begin_change(mutation.kind.name.lower())
             with self._rate(mutation.table, mutation.lr):
                 if log is _log_nothing or not len(mutation.keys):
@@ -93,6 +98,16 @@ class LoggedMutations:
                 with self._batches.pin(mutation.table, mutation.keys):
                     log()  # all that follows finds its rows in their slots
                     return self._change_in_pieces(stack, mutation)
+
+    def _erase_where(self, mutation: Mutation, log: Callable[[], None]) -> HostArray:
+        """Within the updates. Which rows go follows from the changes before it, so that a replay
+        erases the same."""
+        tables, name, where = self._tables, mutation.table, mutation.where
+        assert_held(tables.updates)
+        assert where is not None, "a predicate"
+        refuse_unscored(tables.configs[name], tables.rules.get(name), where)
+        tables.begin_change("erase")
+        return np.array([erase_rows(tables, name, where, log=log)], np.int64)
 
     def _change_in_pieces(self, stack: TableStack, mutation: Mutation) -> HostArray | None:
         """Within the updates."""
@@ -146,7 +161,7 @@ class LoggedMutations:
                 made.
         """
         stored, asked = self._tables.store.schemas.get(table.name), TableSchema.of(table)
-        for part in ("dim", "optimizer", "statistics", "initializer", "numbers"):
+        for part in ("dim", "dtype", "optimizer", "statistics", "initializer", "numbers"):
             old, new = getattr(stored or asked, part), getattr(asked, part)
             if old != new:
                 raise MismatchError(

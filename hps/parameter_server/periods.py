@@ -51,23 +51,73 @@ class Periods:
         """As ParameterServer.advance_period."""
         tables = self._tables
         with tables.updates:
-            self._begin(self.check(to), tables.changed_rules(), allow_empty)
+            changed = tables.changed_rules()
+            self._begin(self.check(to), changed, allow_empty=allow_empty)
             return tables.period
 
-    def count_bounded(self, target: int) -> dict[str, DeathCounts]:
-        """Of tables with bounds the rows that will live beyond a period, by their deaths."""
+    # The same in parts, of which each may fail before the next is begun: over ranks.
+
+    def count_dying(self, target: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Of tables that get the rules of their config in a period: rows that would die as it
+        begins, and all. Cost: reads the tables once."""
         tables = self._tables
         with tables.updates:
-            names = [name for name in tables.rules if self._most(name) is not None]
-            for name in names:
-                tables.stacks[name].write_back()
-            return {name: tables.store.count_deaths(name, target) for name in names}
+            changes = self._changes(self._rules_of(names), target)
+            with tables.still():
+                return {name: change.num_dying() for name, change in changes.items()}
 
-    def advance_as(self, target: int, counts: Mapping[str, DeathCounts]) -> int:
-        """As `advance`, where rows die early as bounds want it of these counts: of all ranks."""
+    def change_rules(self, target: int, names: Iterable[str]) -> None:
+        """Rows of these tables carry their periods of death by the rules of their config, which
+        hold from that period on. May be repeated, and is with the next period if this fails."""
+        tables = self._tables
+        with tables.updates:
+            changes = self._changes(self._rules_of(names), target)
+            tables.begin_change("advance_period")
+            with tables.still():
+                self._apply(changes)
+
+    def count_bounded(self, target: int, names: Iterable[str] = ()) -> dict[str, DeathCounts]:
+        """Of tables with bounds the rows that will live beyond a period, by their deaths, where
+        these tables have the rules of their config."""
+        tables = self._tables
+        with tables.updates:
+            rules = self._rules_with(self._rules_of(names))
+            bounded = [name for name in rules if self._most(name) is not None]
+            for name in bounded:
+                tables.stacks[name].write_back()
+            return {name: tables.store.count_deaths(name, target) for name in bounded}
+
+    def advance_as(
+        self, target: int, names: Iterable[str], counts: Mapping[str, DeathCounts]
+    ) -> int:
+        """As `advance`, where rows of these tables have their new periods of death already, and
+        rows die early as bounds want it of these counts: of all ranks."""
         with self._tables.updates:
-            self._begin(self.check(target), {}, allow_empty=False, counts=counts)
+            changed = self._rules_of(names)
+            self._begin(self.check(target), changed, is_applied=True, counts=counts)
             return self._tables.period
+
+    def _rules_of(self, names: Iterable[str]) -> dict[str, Expiry | None]:
+        """What the config says of tables."""
+        return {name: self._tables.stored[name].expiry for name in names}
+
+    def _rules_with(self, changed: Mapping[str, Expiry | None]) -> dict[str, Expiry]:
+        """The rules by which rows die once some have changed."""
+        now = {**self._tables.rules, **changed}
+        return {name: expiry for name, expiry in now.items() if expiry is not None}
+
+    def _changes(self, changed: Mapping[str, Expiry | None], target: int) -> dict[str, RuleChange]:
+        """Of tables whose rows are all in the store. Within the updates."""
+        stacks = self._tables.stacks
+        for name in changed:
+            stacks[name].write_back()
+        return {name: RuleChange(stacks[name], expiry, target) for name, expiry in changed.items()}
+
+    def _apply(self, changes: Mapping[str, RuleChange]) -> None:
+        """Within the updates and `still`."""
+        self._tables.unsettled |= changes.keys()
+        for change in changes.values():
+            change.apply(self._tables.store)
 
     def check(self, to: int | None) -> int:
         """The period that `advance` would begin; nothing changes. Errors as `advance`."""
@@ -82,35 +132,32 @@ class Periods:
 
     def begin(self, period: int) -> None:
         """The store is at that period from now on, and rows die as before. Within the updates."""
-        self._begin(period, {}, allow_empty=False)
+        self._begin(period, {})
 
     def _begin(
         self,
         target: int,
         changed: Mapping[str, Expiry | None],
-        allow_empty: bool,
+        *,
+        allow_empty: bool = False,
+        is_applied: bool = False,
         counts: Mapping[str, DeathCounts] | None = None,
     ) -> None:
-        """Begins a period with other rules of some tables. Within the updates."""
+        """Begins a period with other rules of some tables, which their rows carry already if they
+        are applied. Within the updates."""
         tables = self._tables
         tables.begin_change("advance_period")
-        # So that a row that dies is the same in all tiers, and no cache has the only image.
-        for name in {*changed, *tables.rules} & tables.stacks.keys():
-            tables.stacks[name].write_back()
         mortal = {*changed, *tables.rules} & tables.stacks.keys()
+        # So that a row that dies is the same in all tiers, and no cache has the only image.
+        for name in mortal:
+            tables.stacks[name].write_back()
+        changes = self._changes({} if is_applied else changed, target)
         with tables.still():
-            changes = {
-                name: RuleChange(tables.stacks[name], expiry, target)
-                for name, expiry in changed.items()
-            }
             for name, change in changes.items():  # all are looked at before any row changes
-                if name in tables.configs:  # of keys that wait no row goes
-                    self._refuse_emptied(change, name, allow_empty)
-            tables.unsettled |= changed.keys()
-            for change in changes.values():
-                change.apply(tables.store)
-            now = {**tables.rules, **changed}
-            rules = {name: expiry for name, expiry in now.items() if expiry is not None}
+                if name in tables.configs and not allow_empty:  # of keys that wait no row goes
+                    refuse_emptied(tables.configs[name], *change.num_dying())
+            self._apply(changes)
+            rules = self._rules_with(changed)
             early = self._early_deaths(target, rules.keys() & mortal, allow_empty, counts)
             with tables.lock:
                 if mortal and (pins := tables.pins):  # which may have come since it was checked
@@ -169,17 +216,6 @@ class Periods:
             stack.raise_failed(wait=True)
         return now + 1 if to is None else int(to)
 
-    def _refuse_emptied(self, change: RuleChange, name: str, allow_empty: bool) -> None:
-        num_dying, num_rows = change.num_dying()
-        if num_rows and num_dying == num_rows and not allow_empty:
-            table = self._tables.configs[name]
-            raise ConfigError(
-                f"advance_period: by the new rules of table {name!r}, {table.expiry!r}, all "
-                f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules "
-                "(TableConfig.expiry; --expire-unseen and --expire-below of `hps train`), and "
-                "advance_period(allow_empty=True) of hps.ParameterServer goes on"
-            )
-
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As ParameterServer.statistics."""
         tables = self._tables
@@ -191,6 +227,17 @@ class Periods:
         found, dies_at = read_statistics(stack, array)
         parts = {**found._asdict(), "dies_at": dies_at}
         return {name: like(part, keys) for name, part in parts.items()}
+
+
+def refuse_emptied(table: TableConfig, num_dying: int, num_rows: int) -> None:
+    """Raises ConfigError if all rows of a table would die at once by its new rules."""
+    if num_rows and num_dying == num_rows:
+        raise ConfigError(
+            f"advance_period: by the new rules of table {table.name!r}, {table.expiry!r}, all "
+            f"{num_rows} rows would die at once; `hps expire --dry-run` tells of other rules "
+            "(TableConfig.expiry; --expire-unseen and --expire-below of `hps train`), and "
+            "advance_period(allow_empty=True) of hps.ParameterServer goes on"
+        )
 
 
 def refuse_uncounted(table: TableConfig, what: str) -> None:

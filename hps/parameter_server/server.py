@@ -20,8 +20,9 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
-from hps.parameter_server.erasing import RowsWhere, WhereFields, erase_where
+from hps.parameter_server.erasing import erase_where
 from hps.parameter_server.opening import Tiers, View, open_parts
+from hps.table.rows_where import RowsWhere, WhereFields
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
 

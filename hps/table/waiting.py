@@ -48,9 +48,11 @@ def table_of(records: str) -> str:
 
 def with_records(tables: Iterable[TableConfig]) -> Sequence[TableConfig]:
     """The tables, and behind each with Admission(count=) its records, whose share keeps as many of
-    them in memory as of the table's rows."""
+    them in memory as of the table's rows. Records that are among the tables are made anew."""
     found: list[TableConfig] = []
     for table in tables:
+        if isinstance(table, WaitingTable):
+            continue
         if table.admission is None or table.admission.count is None:
             found.append(table)
             continue

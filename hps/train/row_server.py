@@ -78,6 +78,7 @@ def connect(
             missing.append(table)
             continue
         asked = _with_start_of(found, table) if keeps_start else table
+        asked = _with_rules_of(found, asked)
         if differing := differences(_without_rate(found), _without_rate(asked)):
             server.close()
             raise ConfigError(
@@ -86,7 +87,10 @@ def connect(
                 "with (dim: of --dim or the features file, and one more in models with a "
                 "first-order weight), or servers of their own"
             )
-    for table in missing:
+    # One whose keys come by scores of another is made behind that.
+    for table in sorted(
+        missing, key=lambda one: one.admission is not None and bool(one.admission.by)
+    ):
         server.create_table(table)
     for table in tables:
         server.learning_rates[table.name] = table.optimizer.lr
@@ -95,6 +99,14 @@ def connect(
 
 def _without_rate(table: TableConfig) -> TableConfig:
     return replace(table, optimizer=table.optimizer.without_lr(), features=None, share=1.0)
+
+
+def _with_rules_of(found: TableConfig, table: TableConfig) -> TableConfig:
+    """The table, with the rules of the other one that the flags say nothing of."""
+    names = ("expiry", "admission", "max_rows", "max_bytes")
+    rules: Json = {name: getattr(found, name) for name in names if getattr(table, name) is None}
+    # What a rule implies is asked for by the flags, as it was when the table was made.
+    return replace(table, **rules) if table.statistics == found.statistics else table
 
 
 def _with_start_of(found: TableConfig, table: TableConfig) -> TableConfig:

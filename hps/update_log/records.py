@@ -13,15 +13,18 @@ from enum import IntEnum
 import numpy as np
 
 from hps.common.arrays import HostArray
+from hps.common.json_text import Json
 from hps.common.occurrences import PACKED, Occurrences, pack, unpack
 from hps.common.row_layout import Floats, Keys, Statistics
 from hps.errors import ConfigError, CorruptionError
+from hps.table.rows_where import RowsWhere
 from hps.update_log.log import Part, UpdateLog
 
 VERSION = 1
 MAX_NAME_BYTES = 64  # of a client and of a table
 _HEAD = struct.Struct("<BBBBIQQdIIII")
-_HAS_STATE, _HAS_SHOWS, _HAS_CLICKS, _HAS_STATISTICS = 1, 2, 4, 8  # flags
+_HAS_STATE, _HAS_SHOWS, _HAS_CLICKS, _HAS_STATISTICS, _HAS_WHERE = 1, 2, 4, 8, 16  # flags
+_WHERE = ("show_below", "click_below", "unseen_for", "score_below")  # as f64, NaN for none
 _ALIGNMENT = 8  # of the keys, so that they are read where they lie
 _MAX_SEQUENCE = 2**63 - 1
 
@@ -44,9 +47,14 @@ class Kind(IntEnum):
     CREATE = 5
     NOTHING = 6  # a sequence whose mutation was refused and given up
     PERIOD = 7  # a period begins, unless it has begun already
+    ERASE_WHERE = 8  # rows go by what they have counted up to then
 
 
-_FLAGS_OF = {Kind.PUSH: _HAS_SHOWS | _HAS_CLICKS, Kind.ASSIGN: _HAS_STATE | _HAS_STATISTICS}
+_FLAGS_OF = {
+    Kind.PUSH: _HAS_SHOWS | _HAS_CLICKS,
+    Kind.ASSIGN: _HAS_STATE | _HAS_STATISTICS,
+    Kind.ERASE_WHERE: _HAS_WHERE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class Mutation:
             each.
         statistics: of an ASSIGN, [L]; None: counts stay.
         period: of a PERIOD, else 0.
+        where: of an ERASE_WHERE, else None.
     """
 
     kind: Kind
@@ -111,6 +120,7 @@ class Mutation:
     occurrences: Occurrences | None = None
     statistics: Statistics | None = None
     period: int = 0
+    where: RowsWhere | None = None
 
 
 def encode(mutation: Mutation) -> list[Part]:
@@ -123,6 +133,7 @@ def encode(mutation: Mutation) -> list[Part]:
         | (0 if shows is None else _HAS_SHOWS)
         | (0 if clicks is None else _HAS_CLICKS)
         | (0 if statistics is None else _HAS_STATISTICS)
+        | (0 if mutation.where is None else _HAS_WHERE)
     )
     head = _HEAD.pack(
         VERSION,
@@ -142,7 +153,8 @@ def encode(mutation: Mutation) -> list[Part]:
     names += bytes(-len(names) % _ALIGNMENT)
     parts: list[Part] = [head + names]
     counted = None if statistics is None else pack(statistics)
-    arrays = (mutation.keys, mutation.floats, state, shows, clicks, counted)
+    where = None if mutation.where is None else _where_numbers(mutation.where)
+    arrays = (mutation.keys, mutation.floats, state, shows, clicks, counted, where)
     parts += [array for array in arrays if array is not None]
     return [part for part in parts if isinstance(part, bytes) or part.nbytes]
 
@@ -172,7 +184,7 @@ def decode(number: int, payload: bytes) -> Mutation:
     """
     try:
         return _decode(payload)
-    except (ValueError, struct.error) as error:
+    except (ConfigError, ValueError, struct.error) as error:
         raise CorruptionError(
             f"update log, record {number}: {error}; it was written by another version of hps, or "
             f"is damaged"
@@ -200,6 +212,7 @@ def _decode(payload: bytes) -> Mutation:
         (np.dtype(np.uint32), num_keys, flags & _HAS_SHOWS),
         (np.dtype(np.uint32), num_keys, flags & _HAS_CLICKS),
         (PACKED, num_keys, flags & _HAS_STATISTICS),
+        (np.dtype(np.float64), len(_WHERE), flags & _HAS_WHERE),
     )
     expected = place + sum(dtype.itemsize * count for dtype, count, is_there in arrays if is_there)
     if len(payload) != expected:
@@ -208,7 +221,7 @@ def _decode(payload: bytes) -> Mutation:
     for dtype, count, is_there in arrays:
         found.append(np.frombuffer(payload, dtype, count, place) if is_there else None)
         place += dtype.itemsize * count if is_there else 0
-    keys, floats, state, shows, clicks, counted = found
+    keys, floats, state, shows, clicks, counted, where = found
     assert keys is not None and floats is not None
     return Mutation(
         Kind(kind),
@@ -221,4 +234,18 @@ def _decode(payload: bytes) -> Mutation:
         Occurrences(shows, clicks) if flags & (_HAS_SHOWS | _HAS_CLICKS) else None,
         None if counted is None else unpack(counted),
         period,
+        None if where is None else _where_of(where),
     )
+
+
+def _where_numbers(where: RowsWhere) -> HostArray:
+    given = (getattr(where, name) for name in _WHERE)
+    return np.array([np.nan if number is None else number for number in given], np.float64)
+
+
+def _where_of(numbers: HostArray) -> RowsWhere:
+    given = dict(zip(_WHERE, numbers.tolist(), strict=True))
+    found: Json = {name: number for name, number in given.items() if number == number}
+    if "unseen_for" in found:
+        found["unseen_for"] = int(found["unseen_for"])
+    return RowsWhere(**found)

@@ -71,7 +71,7 @@ def note(
     if mutation.kind == Kind.SESSION:
         history.sessions.renew(identity.client_id, identity.incarnation, identity.sequence - 1)
     else:
-        is_lost_later = mutation.kind == Kind.ERASE
+        is_lost_later = mutation.kind in (Kind.ERASE, Kind.ERASE_WHERE)
         history.sessions.advance(identity, number, answer if is_lost_later else None)
     history.number = number
 

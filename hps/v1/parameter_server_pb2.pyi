@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class DescribeReply(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     PERIOD_FIELD_NUMBER: _ClassVar[int]
+    HAS_RULES_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
@@ -111,7 +112,8 @@ class DescribeReply(_message.Message):
     seed: int
     cuts: CutNames
     period: int
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ...) -> None: ...
+    has_rules: bool
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ...) -> None: ...
 
 class CutNames(_message.Message):
     __slots__ = ("names",)
@@ -150,7 +152,7 @@ class Limits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_dim: _Optional[int] = ..., max_tables: _Optional[int] = ..., max_client_bytes: _Optional[int] = ..., max_client_requests: _Optional[int] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics", "expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,12 @@ class Table(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     STATE_FLOATS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDING_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Optimizer
@@ -169,7 +177,39 @@ class Table(_message.Message):
     share: float
     state_floats: int
     statistics: bool
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ...) -> None: ...
+    expiry: Expiry
+    admission: Admission
+    max_rows: int
+    max_bytes: int
+    dtype: str
+    rounding: str
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ..., expiry: _Optional[_Union[Expiry, _Mapping]] = ..., admission: _Optional[_Union[Admission, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., rounding: _Optional[str] = ...) -> None: ...
+
+class Expiry(_message.Message):
+    __slots__ = ("unseen", "min_score", "decay", "nonclick", "click")
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
+    DECAY_FIELD_NUMBER: _ClassVar[int]
+    NONCLICK_FIELD_NUMBER: _ClassVar[int]
+    CLICK_FIELD_NUMBER: _ClassVar[int]
+    unseen: int
+    min_score: float
+    decay: float
+    nonclick: float
+    click: float
+    def __init__(self, unseen: _Optional[int] = ..., min_score: _Optional[float] = ..., decay: _Optional[float] = ..., nonclick: _Optional[float] = ..., click: _Optional[float] = ...) -> None: ...
+
+class Admission(_message.Message):
+    __slots__ = ("count", "probability", "by", "min_score")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    probability: float
+    by: str
+    min_score: float
+    def __init__(self, count: _Optional[int] = ..., probability: _Optional[float] = ..., by: _Optional[str] = ..., min_score: _Optional[float] = ...) -> None: ...
 
 class FeatureList(_message.Message):
     __slots__ = ("names",)
@@ -450,6 +490,36 @@ class EraseReply(_message.Message):
     is_repeat: bool
     erased: bytes
     def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., erased: _Optional[bytes] = ...) -> None: ...
+
+class EraseWhereRequest(_message.Message):
+    __slots__ = ("id", "table", "ack", "lineage", "show_below", "click_below", "unseen_for", "score_below")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SHOW_BELOW_FIELD_NUMBER: _ClassVar[int]
+    CLICK_BELOW_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FOR_FIELD_NUMBER: _ClassVar[int]
+    SCORE_BELOW_FIELD_NUMBER: _ClassVar[int]
+    id: Identity
+    table: str
+    ack: Ack
+    lineage: str
+    show_below: float
+    click_below: float
+    unseen_for: int
+    score_below: float
+    def __init__(self, id: _Optional[_Union[Identity, _Mapping]] = ..., table: _Optional[str] = ..., ack: _Optional[_Union[Ack, str]] = ..., lineage: _Optional[str] = ..., show_below: _Optional[float] = ..., click_below: _Optional[float] = ..., unseen_for: _Optional[int] = ..., score_below: _Optional[float] = ...) -> None: ...
+
+class EraseWhereReply(_message.Message):
+    __slots__ = ("marks", "is_repeat", "erased")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    ERASED_FIELD_NUMBER: _ClassVar[int]
+    marks: Marks
+    is_repeat: bool
+    erased: int
+    def __init__(self, marks: _Optional[_Union[Marks, _Mapping]] = ..., is_repeat: bool = ..., erased: _Optional[int] = ...) -> None: ...
 
 class CreateRequest(_message.Message):
     __slots__ = ("id", "table", "ack", "wire", "dim", "lineage", "padding", "keys")

@@ -75,7 +75,7 @@ def test_native_caches_agree_with_the_twin(optimizer: Any, rounding: str, tmp_pa
         table = narrow_table(optimizer, dim=dim, rounding=rounding, statistics=statistics)
         folder = tmp_path / str(dim)
         rows, digest = exercise(Lab("twins", folder / "twins"), table)
-        for kind in ("native_dram", "native_gpu", "native", "gpu"):
+        for kind in ("native_dram", "native_gpu", "native", "rocksdb", "gpu"):
             assert exercise(Lab(kind, folder / kind), table) == (rows, digest), kind
 
 
@@ -206,7 +206,8 @@ def test_a_store_refuses_another_dtype_and_tells_older_versions(tmp_path: Path) 
     lab.server(narrow).close()
     assert _version_of(lab.path) == 4
     wide = hps.TableConfig(name="ads", dim=8, optimizer=hps.SGD(lr=0.1))
-    with pytest.raises(hps.ConfigError, match="dtype is bfloat16, requested is float32"):
+    words = r"dtype is bfloat16, requested is float32.*'hps import --row-dtype float32'"
+    with pytest.raises(hps.ConfigError, match=words):
         lab.server(wide)
     other = Lab("native", tmp_path / "other")
     other.server(wide).close()
@@ -215,6 +216,13 @@ def test_a_store_refuses_another_dtype_and_tells_older_versions(tmp_path: Path) 
         other.server(narrow)
     # How to round is not part of a stored row.
     lab.server(narrow_table(dim=8, rounding="nearest")).close()
+    others = r"dtype is float32, requested is bfloat16.*'hps import --row-dtype bfloat16'"
+    for made, asked, match in ((narrow, wide, words), (wide, narrow, others)):
+        rocksdb = Lab("rocksdb", tmp_path / f"of {made.dtype}")
+        rocksdb.server(made).close()
+        assert (b"dtype" in (rocksdb.path / "ROCKSDB").read_bytes()) == (made is narrow)
+        with pytest.raises(hps.ConfigError, match=match):
+            rocksdb.server(asked)
 
 
 def _version_of(store: Path) -> int:
@@ -224,12 +232,9 @@ def _version_of(store: Path) -> int:
 
 def test_what_cannot_have_narrow_rows_refuses_them_first(tmp_path: Path) -> None:
     table = narrow_table()
-    for how, why in (
-        ({"gpu": hps.GpuCacheConfig(bytes="1GiB")}, "gpu_cache on cuda:0"),
-        ({"ssd": hps.SsdStoreConfig(engine="rocksdb")}, "rocksdb"),
-    ):
-        with pytest.raises(hps.ConfigError, match=f"dtype='bfloat16', but .*{why}"):
-            hps.Config(path=tmp_path / "store", tables=[table], **how)
+    gpu = hps.GpuCacheConfig(bytes="1GiB")
+    with pytest.raises(hps.ConfigError, match=r"dtype='bfloat16', but .*gpu_cache on cuda:0"):
+        hps.Config(path=tmp_path / "store", tables=[table], gpu=gpu)
     assert not (tmp_path / "store").exists()
     for field, value in (("dtype", "float16"), ("rounding", "up")):
         with pytest.raises(hps.ConfigError, match=f"{field}='{value}' must be one of"):

@@ -122,14 +122,37 @@ def test_what_a_batch_in_flight_holds_stays(tmp_path: Path) -> None:
         reader.erase_where("ads", unseen_for=1)
 
 
-def test_a_client_is_told_where_to_erase(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_servers_erase_the_rows_of_one_process(tmp_path: Path, count: int, engine: str) -> None:
+    """Once; and again after a kill, where their logs alone have it."""
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
     tables = list(config(tmp_path).tables)
-    with (
-        service(tmp_path, 1, tables) as servers,
-        servers.client() as client,
-        pytest.raises(hps.ConfigError, match="not for servers; stop them, and run `hps erase"),
-    ):
-        client.erase_where("ads", unseen_for=1)
+    one = config(tmp_path / "one", ssd=hps.SsdStoreConfig(engine=engine))
+    with hps.ParameterServer(one) as server:
+        fill(server)
+        numbers = [server.erase_where("ads", **where) for where, _ in CASES]
+        digest = server.digest("ads")
+    assert numbers[0] == CASES[0][1].sum() and sum(numbers) < len(KEYS)
+    with service(tmp_path, count, tables) as servers:
+        with servers.client() as client:
+            fill(client)
+            assert [client.erase_where("ads", **where) for where, _ in CASES] == numbers
+            assert client.digest("ads") == digest
+            for table, where, words in (
+                ("plain", {"unseen_for": 1}, "has no statistics"),
+                ("ads", {}, "rows of given keys go with"),
+                ("none", {"unseen_for": 1}, "no table 'none'"),
+            ):
+                with pytest.raises(hps.ConfigError, match=words):
+                    client.erase_where(table, **where)
+        for served, shard in zip(servers.servers, servers.shards, strict=True):
+            served.stop()
+            shard.close(checkpoint=False)
+    with service(tmp_path, count, tables) as servers, servers.client() as client:
+        assert client.digest("ads") == digest
+        assert client.num_rows("ads") == len(KEYS) - sum(numbers)
 
 
 def test_ranks_erase_together(tmp_path: Path) -> None:

@@ -122,8 +122,10 @@ def test_a_key_that_comes_again_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_the_dead_are_absent_to_every_verb(tmp_path: Path, is_reopened: bool) -> None:
-    server = opened(tmp_path)
+def test_the_dead_are_absent_to_every_verb(
+    tmp_path: Path, is_reopened: bool, ssd: hps.SsdStoreConfig
+) -> None:
+    server = opened(tmp_path, ssd=ssd)
     try:
         for key in (1, 2, 3):
             show(server, key)
@@ -134,7 +136,7 @@ def test_the_dead_are_absent_to_every_verb(tmp_path: Path, is_reopened: bool) ->
         if is_reopened:
             server.checkpoint()
             server.close()
-            server = opened(tmp_path)
+            server = opened(tmp_path, ssd=ssd)
         assert server.period == 3
         assert server.num_rows("ads") == 1
         assert server.contains("ads", keys_of(1, 2, 3)).tolist() == [False, False, True]
@@ -147,8 +149,10 @@ def test_the_dead_are_absent_to_every_verb(tmp_path: Path, is_reopened: bool) ->
         server.close()
 
 
-def test_readers_restores_and_clones_use_their_checkpoints_period(tmp_path: Path) -> None:
-    with opened(tmp_path) as server:
+def test_readers_restores_and_clones_use_their_checkpoints_period(
+    tmp_path: Path, ssd: hps.SsdStoreConfig
+) -> None:
+    with opened(tmp_path, ssd=ssd) as server:
         show(server, 1)
         server.checkpoint("young")
         digest = server.digest("ads")
@@ -160,13 +164,14 @@ def test_readers_restores_and_clones_use_their_checkpoints_period(tmp_path: Path
         for tag, count in (("young", 1), ("old", 0)):
             with hps.open(tmp_path / "store", checkpoint=tag) as reader:
                 assert reader.num_rows("ads") == count
-        clone(tmp_path / "store", tmp_path / "copy", "young")
         server.restore("young")
         assert (server.period, server.num_rows("ads"), server.digest("ads")) == (0, 1, digest)
         server.advance_period()
         assert server.num_rows("ads") == 1
-    with hps.open(tmp_path / "copy") as reader:
-        assert (reader.num_rows("ads"), reader.digest("ads")) == (1, digest)
+    if ssd.engine == "segments":  # the other has no clones
+        clone(tmp_path / "store", tmp_path / "copy", "young")
+        with hps.open(tmp_path / "copy") as reader:
+            assert (reader.num_rows("ads"), reader.digest("ads")) == (1, digest)
     assert verify(tmp_path / "store") == []
 
 
@@ -202,24 +207,24 @@ def test_the_bytes_of_the_dead_go(tmp_path: Path, is_background: bool) -> None:
         assert server.num_rows("ads") == 100
 
 
-def test_rules_hold_from_the_next_period_on(tmp_path: Path) -> None:
-    with opened(tmp_path, hps.Expiry(unseen=5)) as server:
+def test_rules_hold_from_the_next_period_on(tmp_path: Path, ssd: hps.SsdStoreConfig) -> None:
+    with opened(tmp_path, hps.Expiry(unseen=5), ssd=ssd) as server:
         for key in (1, 2):
             show(server, key)
         server.advance_period(to=3)
         show(server, 2)
-    with opened(tmp_path, hps.Expiry(unseen=1)) as server:
+    with opened(tmp_path, hps.Expiry(unseen=1), ssd=ssd) as server:
         assert server.statistics("ads", keys_of(1, 2))["dies_at"].tolist() == [6, 9]
         assert server.num_rows("ads") == 2
         server.advance_period()
         # Key 1 would have died in period 2 by the new rules, which began in period 4.
         assert server.contains("ads", keys_of(1, 2)).tolist() == [False, True]
         assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [5]
-    with opened(tmp_path, hps.Expiry(unseen=9)) as server:
+    with opened(tmp_path, hps.Expiry(unseen=9), ssd=ssd) as server:
         server.advance_period()  # what died by the rules before does not live again
         assert server.contains("ads", keys_of(1, 2)).tolist() == [False, True]
         assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [13]
-    with opened(tmp_path, None) as server:
+    with opened(tmp_path, None, ssd=ssd) as server:
         server.advance_period()
         assert server.statistics("ads", keys_of(2))["dies_at"].tolist() == [-1]
         server.advance_period(to=1000)
@@ -299,12 +304,9 @@ def test_rules_that_cannot_be_are_refused(fields: dict[str, Any], message: str) 
 
 
 def test_where_rows_do_not_die_yet_expiry_is_refused(tmp_path: Path) -> None:
-    for others, why in (
-        ({"ssd": hps.SsdStoreConfig(engine="rocksdb")}, "engine='rocksdb'"),
-        ({"gpu": hps.GpuCacheConfig(bytes="1MiB", device="cuda:0")}, "cuda:0"),
-    ):
-        with pytest.raises(hps.ConfigError, match=f"expiry=.*{why}"):
-            hps.Config(path=tmp_path / "none", tables=[ads()], **others)  # type: ignore[arg-type]
+    gpu = hps.GpuCacheConfig(bytes="1MiB", device="cuda:0")
+    with pytest.raises(hps.ConfigError, match=r"expiry=.*cuda:0"):
+        hps.Config(path=tmp_path / "none", tables=[ads()], gpu=gpu)
     assert not (tmp_path / "none").exists()
 
 
@@ -356,18 +358,21 @@ def test_damage_to_rules_is_found(tmp_path: Path) -> None:
         hps.open(tmp_path / "store", checkpoint="bad")
 
 
-def test_tables_that_are_not_named_die_all_the_same(tmp_path: Path) -> None:
+def test_tables_that_are_not_named_die_all_the_same(
+    tmp_path: Path, ssd: hps.SsdStoreConfig
+) -> None:
     tables = [ads(), hps.TableConfig(name="others", dim=DIM, expiry=BY_AGE)]
-    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+    config = hps.Config(path=tmp_path / "store", tables=tables, ssd=ssd)
+    with hps.ParameterServer(config) as server:
         for name in ("ads", "others"):
             server.push(name, keys_of(1, 2), np.ones((2, DIM), np.float32))
-    with opened(tmp_path) as server:  # names one of them
+    with opened(tmp_path, ssd=ssd) as server:  # names one of them
         server.advance_period(to=2)
         assert server.num_rows("ads") == 2
         server.advance_period()
         assert server.num_rows("ads") == 0
         assert server.stats()["tables"]["ads"]["expired_rows"] == 2
-    with hps.ParameterServer(hps.Config(path=tmp_path / "store", tables=tables)) as server:
+    with hps.ParameterServer(config) as server:
         assert server.num_rows("others") == 0
         server.push("others", keys_of(1), np.ones((1, DIM), np.float32))
         assert server.statistics("others", keys_of(1))["dies_at"].tolist() == [6]

@@ -4,6 +4,8 @@ whole: its period, its rows, its counts. Two planted bugs show that the test wou
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ NUM_KILLS = 12
 MOST_BATCHES = 400
 
 
-def opened(path: Path) -> hps.ParameterServer:
+def opened(path: Path, engine: str = "segments") -> hps.ParameterServer:
     table = hps.TableConfig(
         name="ads",
         dim=DIM,
@@ -32,7 +34,7 @@ def opened(path: Path) -> hps.ParameterServer:
         expiry=EXPIRY,
         max_rows=MOST_ROWS,  # as a period begins, when rows die by the rules, too
     )
-    ssd = hps.SsdStoreConfig(segment_bytes=2**16, compaction_threshold=0.2)
+    ssd = hps.SsdStoreConfig(segment_bytes=2**16, compaction_threshold=0.2, engine=engine)
     dram = hps.DramCacheConfig(bytes=DRAM_BYTES)
     return hps.ParameterServer(hps.Config(path=path, tables=[table], dram=dram, ssd=ssd))
 
@@ -72,14 +74,29 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Any
     return found
 
 
-def killed_run(path: Path, seconds: float, first: int) -> None:
+def run_on(path: Path, first: int, engine: str) -> None:
+    """Works from batch `first` on."""
+    server = opened(path, engine)
+    for number in range(first, MOST_BATCHES):
+        work(server, number)
+
+
+def killed_run(path: Path, seconds: float, first: int, engine: str) -> None:
     """A child goes on from batch `first`; it is killed after so many seconds."""
+    if engine == "rocksdb":  # whose threads a fork lacks
+        code = f"run_on(Path({str(path)!r}), {first}, {engine!r})"
+        own = f"tests.parameter_server.{Path(__file__).stem}"
+        text = f"from pathlib import Path\nfrom {own} import run_on\nprint(flush=True)\n{code}"
+        command, root = [sys.executable, "-c", text], Path(__file__).parents[2]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            time.sleep(seconds)
+            process.kill()
+        return
     pid = os.fork()
     if pid == 0:
         try:
-            server = opened(path)
-            for number in range(first, MOST_BATCHES):
-                work(server, number)
+            run_on(path, first, engine)
         finally:
             os._exit(1)
     time.sleep(seconds)
@@ -87,14 +104,16 @@ def killed_run(path: Path, seconds: float, first: int) -> None:
     os.waitpid(pid, 0)
 
 
-def kill_and_look(path: Path, expected: dict[int, tuple[Any, ...]], num_kills: int) -> int:
+def kill_and_look(
+    path: Path, expected: dict[int, tuple[Any, ...]], num_kills: int, engine: str = "segments"
+) -> int:
     """How many batches were done in the end; raises where a checkpoint was not whole."""
     generator = np.random.default_rng()
     done = 0
     for _ in range(num_kills):
-        killed_run(path, 0.05 + 0.5 * generator.random(), done)
+        killed_run(path, 0.05 + 0.5 * generator.random(), done, engine)
         assert verify(path) == []
-        with opened(path) as server:
+        with opened(path, engine) as server:
             reader = (
                 server.restore(server.checkpoints()[-1]["id"])[1] if server.checkpoints() else None
             )
@@ -105,10 +124,13 @@ def kill_and_look(path: Path, expected: dict[int, tuple[Any, ...]], num_kills: i
     return done
 
 
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
 def test_a_kill_leaves_the_rows_of_a_checkpoint(
-    tmp_path: Path, undisturbed: dict[int, tuple[Any, ...]]
+    tmp_path: Path, undisturbed: dict[int, tuple[Any, ...]], engine: str
 ) -> None:
-    assert kill_and_look(tmp_path / "store", undisturbed, NUM_KILLS) > 20
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    assert kill_and_look(tmp_path / "store", undisturbed, NUM_KILLS, engine) > 20
 
 
 @pytest.mark.parametrize("plant", ["period", "flush"])

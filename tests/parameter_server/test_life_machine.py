@@ -320,7 +320,7 @@ class MortalMachine(LifeMachine):
     @rule()
     def compact(self) -> None:
         """Whatever lies where, expired rows stay absent and what they hid stays hidden."""
-        if self.kind in ("native", "gpu"):
+        if self.kind in ("native", "rocksdb", "gpu"):
             self.server.parts.tables.store.compact()
 
 
@@ -343,13 +343,13 @@ class BoundedMachine(MortalMachine):
         return found
 
 
-@pytest.mark.parametrize("kind", ["native", "gpu"])
+@pytest.mark.parametrize("kind", ["native", "rocksdb", "gpu"])
 def test_rows_die_early_as_a_dict_says(kind: str) -> None:
     machine = run_machine(BoundedMachine, kind, max_examples=8)
     assert machine.num_early > 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rocksdb"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_die_as_a_dict_says(kind: str) -> None:
     machine = run_machine(MortalMachine, kind, max_examples=10)
     assert machine.num_deaths > 0
@@ -446,7 +446,7 @@ class AdmittingMachine(MortalMachine):
         assert {key: one for key, one in found.items() if one.show} == self.waiting
 
 
-@pytest.mark.parametrize("kind", ["native_dram", "native"])
+@pytest.mark.parametrize("kind", ["native_dram", "native", "rocksdb"])
 def test_keys_wait_as_a_dict_says(kind: str) -> None:
     machine = run_machine(AdmittingMachine, kind, max_examples=15)
     assert machine.num_deaths > 0 and machine.num_admitted > 0

@@ -200,11 +200,6 @@ BY = hps.Admission(by="other", min_score=1.0)
             {"gpu": hps.GpuCacheConfig(bytes=2**20, device="cpu")},
             "gpu_cache",
         ),
-        (
-            [table(hps.Admission(count=2))],
-            {"ssd": hps.SsdStoreConfig(engine="rocksdb")},
-            "engine='rocksdb'",
-        ),
         ([table(BY)], {}, "must name another table"),
         ([table(hps.Admission(by="ads", min_score=1.0))], {}, "must name another table"),
         ([table(BY), hps.TableConfig(name="other", dim=1)], {}, "have no score"),

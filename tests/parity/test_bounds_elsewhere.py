@@ -49,6 +49,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, bounds_everywhere: Any) -
     "changes",
     [
         {"depth": 2, "threads": 3, "dram": hps.DramCacheConfig(bytes=90_000)},
+        {"ssd": test_deaths.ROCKSDB, "dram": hps.DramCacheConfig(bytes=90_000)},
         {"compacts": True, "gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu")},
     ],
     ids=lambda changes: "-".join(str(name) for name in changes),
@@ -56,6 +57,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory, bounds_everywhere: Any) -
 def test_early_deaths_do_not_depend_on_how(
     expected: dict[str, Any], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
+    if "ssd" in changes:
+        pytest.importorskip("rocksdict")
     found = test_deaths.run(tmp_path / "store", **changes)
     for name in ("rows", "digests", "counts"):
         assert found[name] == expected[name]

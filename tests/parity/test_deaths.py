@@ -12,6 +12,7 @@ import hps
 from tests.parity.test_counts import ALL, BATCHES, DIM, FEATURES, skip_without
 
 PERIODS = 6
+ROCKSDB = hps.SsdStoreConfig(engine="rocksdb")
 EXPIRY = hps.Expiry(unseen=2, min_score=0.9, decay=0.7, nonclick=0.3, click=1.0)
 
 
@@ -74,6 +75,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         {"compacts": True},
         {"dram": hps.DramCacheConfig(bytes=90_000), "depth": 2, "threads": 3, "evicts": True},
         {"dram": hps.DramCacheConfig(bytes=90_000), "compacts": True, "evicts": True},
+        {"ssd": ROCKSDB, "compacts": True},
+        {"ssd": ROCKSDB, "dram": hps.DramCacheConfig(bytes=90_000), "depth": 2, "evicts": True},
         {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu")},
         {
             "gpu": hps.GpuCacheConfig(bytes=110_000, device="cpu"),
@@ -89,6 +92,8 @@ def test_deaths_do_not_depend_on_how(
     expected: dict[str, Any], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     skip_without(changes.get("instruction_set"))
+    if "ssd" in changes:
+        pytest.importorskip("rocksdict")
     found = run(tmp_path / "store", **{k: v for k, v in changes.items() if k != "evicts"})
     assert (found.pop("evictions") > 0) == changes.get("evicts", False)
     assert found == {name: value for name, value in expected.items() if name != "evictions"}

@@ -119,22 +119,3 @@ def test_rows_die_after_a_division_among_other_ranks(
             if place:
                 server.advance_period()
             assert (server.period, server.num_rows("ads"), counts(server)) == one
-
-
-def test_ranks_refuse_other_rules(tmp_path: Path) -> None:
-    def body(world: LocalWorld, expiry: hps.Expiry | None) -> None:
-        config = hps.Config(path=tmp_path / "store", tables=tables(expiry))
-        with hps.ClusterParameterServer(config, world) as server:
-            server.pull("ads", ALL, create=True)
-            server.advance_period()
-
-    successes(run_ranks(2, lambda world: body(world, hps.Expiry(unseen=5))))
-    for result in run_ranks(2, lambda world: body(world, hps.Expiry(unseen=6))):
-        assert "other rules of tables ['ads']" in str(result)
-
-
-def test_a_client_makes_no_table_whose_rows_die(tmp_path: Path) -> None:
-    with service(tmp_path, 1, tables()) as servers, servers.client() as client:
-        table = hps.TableConfig(name="new", dim=2, expiry=hps.Expiry(unseen=1))
-        with pytest.raises(hps.ConfigError, match=r"create_table.*expiry"):
-            client.create_table(table)

@@ -89,6 +89,8 @@ def test_a_recount_of_the_batches_says_the_same(tmp_path: Path) -> None:
         {"instruction_set": "plain"},
         {"instruction_set": "avx2"},
         {"dram": hps.DramCacheConfig(bytes=120_000), "depth": 2, "threads": 3},
+        {"ssd": test_deaths.ROCKSDB},
+        {"ssd": test_deaths.ROCKSDB, "dram": hps.DramCacheConfig(bytes=120_000), "depth": 2},
         {"tables": True},  # in the other order
     ],
     ids=lambda changes: "-".join(str(name) for name in changes),
@@ -97,6 +99,8 @@ def test_admission_does_not_depend_on_how(
     expected: tuple[str, dict[str, Any]], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     skip_without(changes.get("instruction_set"))
+    if "ssd" in changes:
+        pytest.importorskip("rocksdict")
     rule, one = expected
     if "tables" in changes:
         changes = {"tables": tables(rule)[::-1]}

@@ -140,6 +140,11 @@ def test_scan_is_not_changed_by_what_happens_meanwhile(store_class: Any, tmp_pat
             store.checkpoint()
         assert seen == before
         assert dump(store, "ads") != before
+        before, scan = dump(store, "ads"), store.scan("ads", 64)
+        store.erase("ads", keys)  # before the first piece
+        assert {
+            int(row[:8].view(np.uint64)[0]): row.tobytes() for piece in scan for row in piece
+        } == before
 
 
 def test_segments_roll_over_and_dead_ones_are_removed(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
+from hps.service.client.options import ClientConfig
 from hps.train import train
+from tests.service.client.client_lab import service
 from tests.train.test_training_periods import days, options_of
 
 __all__ = ["days"]  # a fixture
@@ -128,3 +130,42 @@ def test_numbers_that_are_no_rules_are_refused(
     with pytest.raises(ConfigError, match=message):
         options_of(days, tmp_path / "store", **given)
     assert not (tmp_path / "store").exists()
+
+
+RULES: dict[str, Any] = {
+    "expire_unseen": 1,
+    "max_rows": 10_000,
+    "admit_count": 2,
+    "row_dtype": "bfloat16",
+}
+
+
+def test_a_run_has_the_same_rows_in_both_engines_and_on_servers(
+    days: list[Path], tmp_path: Path
+) -> None:
+    """With rules, and narrow rows; a run that is resumed needs no flag for them."""
+    again: dict[str, Any] = {"resume": True, "new_data": True, "advance_every": "file"}
+
+    def trained(store: Any, **place: Any) -> dict[str, Any]:
+        train(options_of(days[:2], store, advance_every="file", **RULES, **place))
+        figures = train(options_of(days[2:], store, **again, **place))
+        return {name: figures[name] for name in ("period", "rows", "loss_digest")}
+
+    def seen(server: Any) -> Any:
+        (table,) = server.tables.values()
+        return table, server.num_rows(table.name), server.digest(table.name)
+
+    expected = trained(tmp_path / "store")
+    with hps.open(tmp_path / "store") as reader:
+        table, *rows = seen(reader)
+    assert (table.expiry, table.admission) == (hps.Expiry(unseen=1), hps.Admission(count=2))
+    assert (table.max_rows, table.dtype) == (10_000, "bfloat16")
+    pytest.importorskip("rocksdict")
+    assert trained(tmp_path / "rocksdb", engine="rocksdb") == expected
+    with hps.open(tmp_path / "rocksdb") as reader:
+        assert seen(reader) == (table, *rows)
+    with service(tmp_path, 2, tables=()) as servers:
+        remote = ClientConfig(addresses=servers.addresses, client_id="trainer")
+        assert trained(None, remote=remote) == expected
+        with servers.client() as client:
+            assert seen(client) == (table, *rows)

@@ -236,7 +236,6 @@ def test_narrow_rows_and_counts_are_those_of_the_vectors(days: list[Path], tmp_p
         ({"two_level": 0.0}, "two_level"),
         ({"two_level": float("nan")}, "two_level"),
         ({"gpu": "8MiB", "device": "cpu"}, "a gpu_cache admits every key so far"),
-        ({"engine": "rocksdb"}, "engine='rocksdb' keeps no keys that wait yet"),
     ],
 )
 def test_what_cannot_have_two_levels_is_refused(
@@ -364,13 +363,29 @@ def test_tables_of_several_dims_from_a_features_file(tmp_path: Path) -> None:
         train(options_of([log], store, **more))
 
 
-def test_servers_that_make_no_such_tables_refuse_them(days: list[Path], tmp_path: Path) -> None:
-    with service(tmp_path, 1, ()) as servers:
+def test_servers_and_the_other_engine_have_the_rows_of_one_store(
+    days: list[Path], tmp_path: Path
+) -> None:
+    def seen(server: Any) -> Any:
+        return {name: (one, server.digest(name)) for name, one in sorted(server.tables.items())}
+
+    def trained(store: Any, **place: Any) -> Any:
+        train(options_of(days[:2], store, two_level=SCORE, **place))
+        return train(options_of(days[2:], store, **AGAIN, **place))["loss_digest"]
+
+    expected = trained(tmp_path / "store")
+    with hps.open(tmp_path / "store") as reader:
+        rows = seen(reader)
+    assert len(rows) == 2
+    with service(tmp_path, 2, ()) as servers:
         remote = ClientConfig(addresses=servers.addresses, client_id="trainer")
-        with pytest.raises(ConfigError, match=r"table 'features' has admission=Admission\("):
-            train(options_of(days, None, remote=remote, two_level=SCORE))
+        assert trained(None, remote=remote) == expected
         with servers.client() as client:
-            assert not client.tables
+            assert seen(client) == rows
+    pytest.importorskip("rocksdict")
+    assert trained(tmp_path / "other", engine="rocksdb") == expected
+    with hps.open(tmp_path / "other") as reader:
+        assert seen(reader) == rows
 
 
 def test_a_key_whose_weight_is_erased_loses_its_vector(

@@ -10,6 +10,7 @@ import hps
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Statistics
 from hps.errors import CorruptionError, FencedError
+from hps.table.rows_where import RowsWhere
 from hps.update_log import Identity, Kind, Mutation, Sessions, decode, encode
 from hps.update_log.sessions import Trail
 
@@ -50,6 +51,13 @@ def _mutations(seed: int) -> list[Mutation]:
             for of in (state, None)
         ]
         mutations.append(Mutation(Kind.PERIOD, identity, period=length))
+        mutations += [
+            Mutation(Kind.ERASE_WHERE, identity, "ads", where=where)
+            for where in (
+                RowsWhere(show_below=length / 3),
+                RowsWhere(unseen_for=2**31 - 1, click_below=1e-300, score_below=1e30),
+            )
+        ]
     return mutations
 
 

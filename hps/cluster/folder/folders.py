@@ -22,7 +22,6 @@ from hps.cluster.world.world import World
 from hps.common.durable_file import sync
 from hps.common.json_text import Json
 from hps.common.sharding import ShardMap
-from hps.common.unkept_tables import refuse_narrow
 from hps.config import Config
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
@@ -294,9 +293,8 @@ def check_same(world: World, config: Config) -> None:
     """Refuses ranks whose tables or seeds differ.
 
     Raises:
-        ConfigError: on every rank; names the field and both values, or a table whose rows die.
+        ConfigError: on every rank; names the field and both values.
     """
-    refuse_narrow(config.tables, "ranks have no narrow rows yet")
     tables = {table.name: {**table_to_json(table), "share": 1.0} for table in config.tables}
     told = world.control.gather({"seed": config.seed, "tables": tables})
     for rank, one in enumerate(told):

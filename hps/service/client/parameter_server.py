@@ -24,8 +24,7 @@ from hps.config import TableConfig
 from hps.contracts.reads import PooledRead
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate
-from hps.errors import ConfigError, RemoteError
-from hps.parameter_server.erasing import WhereFields
+from hps.errors import RemoteError
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -40,6 +39,7 @@ from hps.service.client.training import LoopGradients
 from hps.service.client.transport import GrpcTransport
 from hps.service.client.waiters import Waiters
 from hps.service.messages.memory import expect_messages
+from hps.table.rows_where import RowsWhere, WhereFields
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
@@ -354,11 +354,19 @@ class RemoteParameterServer:
         return self._table_verbs.erase(table, keys, ack)
 
     def erase_where(self, table: str, **where: Unpack[WhereFields]) -> int:
-        """Refused: a client does not know the rules by which counts decay."""
-        raise ConfigError(
-            f"erase_where({table!r}) is not for servers; stop them, and run `hps erase STORE` with "
-            "--unseen-for, --show-below, --click-below or --score-below on the store of each"
-        )
+        """Erases the rows for which all that is given holds, on all shards; tells how many.
+
+        Args: as `hps.ParameterServer.erase_where`. Each shard decides which of its rows it means,
+            by the changes that reached it before, and is asked exactly once.
+
+        Raises:
+            ConfigError: as there; or a server of an older hps. RemoteError: as push, which also
+                says which shards have erased theirs; or the rows are erased, and the answer that
+                tells how many was lost.
+
+        Cost: each shard reads the table once, and takes no other change meanwhile.
+        """
+        return self._periods.erase_where(table, RowsWhere(**where))
 
     def contains(self, table: str, keys: AnyArray) -> AnyArray:
         """Which keys are stored: bool [L], a tensor if the keys were one."""

@@ -11,7 +11,8 @@ from hps import _C
 from hps.common.arrays import AnyArray, as_keys, like
 from hps.common.field_checks import require_whole
 from hps.common.occurrences import NEVER, PACKED
-from hps.errors import ConfigError
+from hps.errors import ConfigError, RemoteError
+from hps.parameter_server.erasing import refuse_unscored
 from hps.parameter_server.periods import refuse_uncounted
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
@@ -20,11 +21,12 @@ from hps.service.client.rounds import Request, ask
 from hps.service.client.shards import Shards
 from hps.service.client.training import LoopGradients
 from hps.service.client.window import METHODS, Draft
+from hps.table.rows_where import RowsWhere
 from hps.v1 import parameter_server_pb2 as pb
 
 
 class PeriodVerbs:
-    """Period, advance_period, statistics.
+    """Period, advance_period, statistics, and erasure by these.
 
     Args:
         connections: to the shards.
@@ -76,6 +78,33 @@ class PeriodVerbs:
             drafts.append((session, Draft("AdvancePeriod", head, (), level, what)))
         self._connections.change(drafts, what)
         return int(to)
+
+    def erase_where(self, table: str, where: RowsWhere) -> int:
+        """As `RemoteParameterServer.erase_where`."""
+        refuse_unscored(config := self._shards.table(table, "erase_where"), config.expiry, where)
+        what = f"erase_where of table {table!r}"
+        self._shards.refuse_older(what)
+        if num_open := self._loop.num_open_pipelines:
+            raise ConfigError(
+                f"erase_where: {num_open} open pipeline(s); leave the pipeline's `with` block first"
+            )
+        level, drafts = ack_number("logged"), []
+        for session in self._connections.sessions:
+            head = pb.EraseWhereRequest(
+                table=table, ack=number_of(level), lineage=session.lineage, **where.described()
+            )
+            drafts.append((session, Draft("EraseWhere", head, (), level, what)))
+        num_erased = 0
+        for change, (session, _) in zip(
+            self._connections.change(drafts, what), drafts, strict=True
+        ):
+            if change.reply is None or not change.reply.head.HasField("erased"):
+                raise RemoteError(
+                    f"{what}: shard {session} has erased them, but its answer, how many they were, "
+                    "was lost"
+                )
+            num_erased += int(change.reply.head.erased)
+        return num_erased
 
     def statistics(self, table: str, keys: AnyArray) -> dict[str, AnyArray]:
         """As `RemoteParameterServer.statistics`."""

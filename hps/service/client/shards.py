@@ -9,7 +9,7 @@ from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError, no_such_table
 from hps.service.client.connections import Connections
 from hps.service.client.session import MOST_UNDER_WAY
-from hps.service.messages.table_messages import from_message
+from hps.service.messages.table_messages import from_message, without_rules
 from hps.v1 import parameter_server_pb2 as pb
 
 _LOOKS = 3  # at shards that seem to be of different services, while checkpoints are taken
@@ -84,6 +84,18 @@ class Shards:
                 )
         return [int(reply.period) for reply in replies]
 
+    def refuse_older(self, verb: str) -> None:
+        """Raises ConfigError for a server of an older hps, which would make a table without its
+        rules and its dtype, and erases by keys alone; RemoteError where one does not answer."""
+        replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
+        for session, reply in zip(self._connections.sessions, replies, strict=True):
+            if not reply.has_rules:
+                raise ConfigError(
+                    f"{verb}: shard {session} is served by hps {reply.version}, which makes no "
+                    "tables with expiry, admission or bfloat16 rows, and erases no rows by what "
+                    "they have counted; start it with a newer hps"
+                )
+
     def flush(self, durable: bool = False) -> None:
         """As `RemoteParameterServer.flush`."""
         self.check_usable("flush")
@@ -118,6 +130,10 @@ class Shards:
             )
         else:
             self._mixed_histories = self._lacking_part(replies)
+        # While servers are changed for newer ones, some do not tell the rules.
+        if not all(reply.has_rules for reply in replies):
+            for described in (table for reply in replies for table in reply.tables):
+                without_rules(described)
         tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
         self.tables = {
             name: table

@@ -13,7 +13,6 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_floats, as_keys, like
 from hps.common.json_text import Json, parse_json
 from hps.common.occurrences import PACKED, pack, unpack
-from hps.common.unkept_tables import refuse_admission, refuse_expiry, refuse_narrow
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, RemoteError
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
@@ -24,7 +23,7 @@ from hps.service.client.rounds import Request, ask, stream
 from hps.service.client.shards import Shards
 from hps.service.client.window import METHODS, Draft
 from hps.service.messages.framing import Array
-from hps.service.messages.table_messages import to_message
+from hps.service.messages.table_messages import has_rules, to_message
 from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
 from hps.v1 import parameter_server_pb2 as pb
 
@@ -178,11 +177,10 @@ class TableVerbs:
     def create_table(self, table: TableConfig) -> bool:
         """As `RemoteParameterServer.create_table`."""
         self._shards.check_usable("create_table")
-        refuse_expiry([table], "create_table over servers makes none whose rows die yet")
-        refuse_admission([table], "create_table over servers makes none whose keys wait yet")
-        refuse_narrow([table], "a service has no narrow rows yet")
         if table.statistics:
             self._shards.periods("create_table with statistics")  # of which an older hps has none
+        if has_rules(table):
+            self._shards.refuse_older(f"create_table({table.name!r})")
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)

@@ -36,6 +36,7 @@ METHODS = {
     "Push": Method(pb.PushRequest, (10, 11, 14, 15), Frame(pb.PushReply, ())),
     "Assign": Method(pb.AssignRequest, (11, 13, 14, 15), Frame(pb.AssignReply, ())),
     "Erase": Method(pb.EraseRequest, (15,), Frame(pb.EraseReply, (15,))),
+    "EraseWhere": Method(pb.EraseWhereRequest, (), Frame(pb.EraseWhereReply, ())),
     "Create": Method(pb.CreateRequest, (15,), Frame(pb.CreateReply, (15,))),
     "AdvancePeriod": Method(pb.AdvancePeriodRequest, (), Frame(pb.AdvancePeriodReply, ())),
     "Skip": Method(pb.SkipRequest, (), Frame(pb.SkipReply, ())),
@@ -45,7 +46,7 @@ METHODS = {
     "Items": Method(pb.ItemsRequest, (), Frame(pb.ItemsReply, (11, 13, 14, 15))),
 }
 # What these return is in their replies: marks of later changes do not stand for one.
-_NEED_REPLY = ("Erase", "Create")
+_NEED_REPLY = ("Erase", "EraseWhere", "Create")
 
 
 @dataclass(frozen=True)

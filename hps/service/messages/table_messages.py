@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from hps.common import initializers, optimizers
+from hps.common.admission import Admission
+from hps.common.expiry import Expiry
 from hps.common.initializers import INITIALIZERS
 from hps.common.json_text import Json, JsonView
 from hps.common.optimizers import OPTIMIZERS
 from hps.config import TableConfig
 from hps.errors import ConfigError
+from hps.v1 import parameter_server_pb2 as pb
 from hps.v1.parameter_server_pb2 import FeatureList, Initializer, Optimizer, Table
 
 _Kind = TypeVar("_Kind", optimizers.Optimizer, initializers.Initializer)
@@ -35,10 +38,29 @@ def to_message(table: TableConfig) -> Table:
         share=table.share,
         state_floats=table.layout.state_floats,
         statistics=table.statistics,
+        max_rows=table.max_rows or 0,
+        max_bytes=int(table.max_bytes or 0),
     )
     if table.features is not None:
         message.features.CopyFrom(FeatureList(names=table.features))
+    if table.expiry is not None:
+        message.expiry.CopyFrom(pb.Expiry(**table.expiry.described()))
+    if table.admission is not None:
+        message.admission.CopyFrom(pb.Admission(**table.admission.described()))
+    if table.is_narrow:
+        message.dtype, message.rounding = table.dtype, table.rounding
     return message
+
+
+def has_rules(table: TableConfig) -> bool:
+    """True if its message says what an older hps passes over."""
+    return table.expiry is not None or table.admission is not None or table.is_narrow
+
+
+def without_rules(message: Table) -> None:
+    """Makes it the message of an older hps."""
+    for name in ("expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding"):
+        message.ClearField(name)
 
 
 def from_message(message: Table) -> TableConfig:
@@ -67,8 +89,13 @@ def from_message(message: Table) -> TableConfig:
         options["initializer"] = _make(INITIALIZERS, message.initializer.kind, numbers, where)
     if message.HasField("features"):
         options["features"] = list(message.features.names)
-    if message.share:
-        options["share"] = message.share
+    for name in ("share", "max_rows", "max_bytes", "dtype", "rounding"):
+        if value := getattr(message, name):
+            options[name] = value
+    if message.HasField("expiry"):
+        options["expiry"] = Expiry(**_given(message.expiry))
+    if message.HasField("admission"):
+        options["admission"] = Admission(**_given(message.admission))
     return TableConfig(
         name=message.name,
         dim=message.dim,
@@ -76,6 +103,10 @@ def from_message(message: Table) -> TableConfig:
         statistics=message.statistics,
         **options,
     )
+
+
+def _given(message: pb.Expiry | pb.Admission) -> Json:
+    return {field.name: value for field, value in message.ListFields()}
 
 
 def _make(kinds: Mapping[str, type[_Kind]], kind: str, numbers: Json, where: str) -> _Kind:

@@ -26,6 +26,7 @@ from hps.service.server.calls import Call
 from hps.service.server.limits import ServerLimits
 from hps.service.shard.answers import PushStep, RowState
 from hps.service.shard.shard import Applied, Identity, Shard, Terms
+from hps.table.rows_where import RowsWhere
 from hps.v1 import parameter_server_pb2 as pb
 
 _PULL = Frame(pb.PullRequest, (15,))
@@ -37,6 +38,7 @@ _CREATE = Frame(pb.CreateRequest, (15,))
 _ITEMS_REPLY = Frame(pb.ItemsReply, (11, 13, 14, 15))
 _STATISTICS = Frame(pb.StatisticsRequest, (15,))
 _STATISTICS_REPLY = Frame(pb.StatisticsReply, (14, 15))
+_WHERE = ("show_below", "click_below", "unseen_for", "score_below")
 _ROWS = 15  # the field of a reply's array
 _REPLY_ROOM = 4096  # bytes of a message besides its arrays
 _MAX_PIECE_ROWS = 65536
@@ -154,6 +156,21 @@ class RowHandlers:
         erased = b"" if applied.answer is None else _flags(applied.answer)
         return pb.EraseReply(
             marks=_marks(applied), is_repeat=applied.is_repeat, erased=erased
+        ).SerializeToString()
+
+    def erase_where(self, call: Call, data: bytes) -> bytes:
+        head = read_small(pb.EraseWhereRequest, data)
+        table = self._table(call, head.table, WRITE, head.lineage)
+        require_client(call.caller, head.id.client_id)
+        identity = Identity(head.id.client_id, head.id.incarnation, head.id.sequence)
+        given = {name: getattr(head, name) for name in _WHERE if head.HasField(name)}
+        applied = self._shard.erase_where(
+            identity, table.name, RowsWhere(**given), _terms(call, head.ack)
+        )
+        return pb.EraseWhereReply(
+            marks=_marks(applied),
+            is_repeat=applied.is_repeat,
+            erased=None if applied.answer is None else int(applied.answer[0]),
         ).SerializeToString()
 
     def create(self, call: Call, data: bytes) -> bytes:

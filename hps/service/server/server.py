@@ -246,6 +246,7 @@ def _own_handlers(calls: Service, shard: Shard) -> dict[str, Handler]:
         "Push": rows.push,
         "Assign": rows.assign,
         "Erase": rows.erase,
+        "EraseWhere": rows.erase_where,
         "Create": rows.create,
         "AdvancePeriod": store.advance_period,
         "Skip": store.skip,

@@ -72,6 +72,7 @@ class StoreHandlers:
             seed=self._shard.seed,
             cuts=self._checkpoint_names(call),
             period=self._shard.period,
+            has_rules=True,
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from hps.common.unkept_tables import refuse_narrow
 from hps.config import (
     Config,
     DramCacheConfig,
@@ -30,10 +29,6 @@ class ServedConfig(Config):
     """A Config that may have no table yet."""
 
     least_tables: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_narrow(self.tables, "a service has no narrow rows yet")
 
 
 @dataclass(frozen=True, kw_only=True)

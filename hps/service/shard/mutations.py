@@ -20,14 +20,16 @@ from hps.service.shard.core import ServedStore
 from hps.service.shard.gate import Arrivals, Moves
 from hps.service.shard.reads import Reads
 from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
+from hps.table.rows_where import RowsWhere
 from hps.update_log import Identity, Kind, LogEntry, Mutation, note
 
 _PREDECESSOR_SECONDS = 0.2
+_ERASURES = (Kind.ERASE, Kind.ERASE_WHERE)
 _MAX_EARLY = 64  # mutations that wait for their predecessors, of all clients
 
 
 class Mutations:
-    """Push, assign, erase, create, advance_period, skip.
+    """Push, assign, erase, erase_where, create, advance_period, skip.
 
     Args:
         store: served.
@@ -101,6 +103,13 @@ class Mutations:
         rate = self._store.server.parts.logged.check_rate(table, None)
         return self._mutate(Mutation(Kind.ERASE, identity, table, rate, as_keys(keys)), terms)
 
+    def erase_where(
+        self, identity: Identity, table: str, where: RowsWhere, terms: Terms | None = None
+    ) -> Applied:
+        """As Shard.erase_where."""
+        self._store.table(table)
+        return self._mutate(Mutation(Kind.ERASE_WHERE, identity, table, where=where), terms)
+
     def create(
         self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None
     ) -> Applied:
@@ -161,7 +170,7 @@ class Mutations:
         """Within the turn: logs a mutation, changes the rows and moves the mark."""
         self._store.gate.assert_turn()
         server = self._store.server
-        rows_before = 0 if mutation.kind != Kind.ERASE else server.num_rows(mutation.table)
+        rows_before = server.num_rows(mutation.table) if mutation.kind in _ERASURES else 0
         entry = LogEntry(self._store.log, mutation)
         answer = None
         try:
@@ -189,7 +198,7 @@ class Mutations:
         """
         self._store.gate.assert_turn()
         is_untouched = (
-            mutation.kind == Kind.ERASE
+            mutation.kind in _ERASURES
             and isinstance(error, StoreError | ConfigError)
             and self._store.server.num_rows(mutation.table) == rows_before
         )

@@ -28,6 +28,7 @@ from hps.service.shard.mutations import Mutations
 from hps.service.shard.reads import Reads
 from hps.service.shard.sessions import SessionOpener
 from hps.service.shard.tables import ShardTables
+from hps.table.rows_where import RowsWhere
 from hps.update_log import Identity
 
 __all__ = ["Ack", "Applied", "Identity", "OpenedSession", "Shard", "ShardOptions", "Terms"]
@@ -200,6 +201,16 @@ class Shard:
     ) -> Applied:
         """Drops keys; the answer is bool [L], where a stored row was. Errors as push."""
         return self.parts.mutations.erase(identity, table, keys, terms)
+
+    def erase_where(
+        self, identity: Identity, table: str, where: RowsWhere, terms: Terms | None = None
+    ) -> Applied:
+        """Drops the rows for which a predicate holds; the answer is int64 [1], how many. Errors as
+        push; ConfigError: the table has no statistics, or no scores.
+
+        Cost: reads the table once, within the turn.
+        """
+        return self.parts.mutations.erase_where(identity, table, where, terms)
 
     def create(
         self, identity: Identity, table: str, keys: AnyArray, terms: Terms | None = None

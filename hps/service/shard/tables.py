@@ -11,6 +11,12 @@ from hps.errors import CapacityError, MismatchError
 from hps.service.shard.core import LONG, ServedStore
 from hps.service.shard.location import ServedConfig, with_table
 
+# What a table that is there must have as it is asked for.
+_FIXED = (
+    *("dim", "dtype", "optimizer", "initializer", "statistics"),
+    *("expiry", "admission", "max_rows", "max_bytes", "rounding"),
+)
+
 
 class ShardTables:
     """Of one served store."""
@@ -51,9 +57,9 @@ class ShardTables:
 
 
 def _check_same(stored: TableConfig, asked: TableConfig) -> None:
-    for part in ("dim", "optimizer", "initializer", "statistics"):
+    for part in _FIXED:
         old, new = getattr(stored, part), getattr(asked, part)
-        is_same = old == new
+        is_same = old == new or (part == "rounding" and not stored.is_narrow)
         if part == "optimizer" and type(old) is type(new):
             is_same = old.without_lr() == new.without_lr()
         if not is_same:

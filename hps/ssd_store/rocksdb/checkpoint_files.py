@@ -10,7 +10,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,6 +208,22 @@ def read_checked(file: Path, expected: FileDigest) -> bytes:
     if damage:
         raise CorruptionError(f"{file}: {damage}; restore another checkpoint")
     return file.read_bytes()
+
+
+def read_extras(
+    path: Path, checkpoint: RocksDbCheckpoint, names: Collection[str] | None = None
+) -> dict[str, bytes]:
+    """The blobs of a checkpoint of the store at `path`; None is all.
+
+    Raises:
+        CorruptionError: one does not match its digest.
+    """
+    folder = path / checkpoint.folder
+    return {
+        name: read_checked(folder / file, checkpoint.files[file])
+        for name, file in checkpoint.extras.items()
+        if names is None or name in names
+    }
 
 
 def link_database(source: Path, target: Path) -> None:

@@ -1,16 +1,18 @@
 """RocksDbDatabase: one opened RocksDB with a column family a table, and its errors as hps's own.
 
-Above it: store.py. Below it: rocksdict, RocksDB's Python binding, an optional dependency. A
-key is its eight bytes, most significant first, so that RocksDB's order is that of the numbers; a
-value is the row image. There is no write-ahead log: what counts are the checkpoints.
+Above it: live_table.py, live.py. Below it: rocksdict, RocksDB's Python binding, an optional
+dependency. A key is its eight bytes, most significant first, so that RocksDB's order is that of the
+numbers; a value is the row image. Beside the rows of a table with statistics is a column family
+with an entry for each row that dies: its period of death, four bytes, and its key. There is no
+write-ahead log: what counts are the checkpoints.
 """
 
 import errno
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from hps.contracts.tiers import Keys, Rows
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
+from hps.ssd_store.rocksdb.deaths import ABSENT, NEVER, Change, Periods
 from hps.ssd_store.rocksdb.library import Batch, Database, Family, Snapshot
 
 BLOCK_CACHE_BYTES = 64 * 2**20
@@ -29,6 +32,9 @@ _ENTRY_BYTES = 24  # of a row: its key, lengths, bits of the filter
 _INDEX_ENTRY_BYTES, _BLOCK_BYTES = 32, 4096  # of a block; a block, unless a row is larger
 _FILE_BYTES = 2048  # of a file: properties, footer
 _WRITE_ROWS = 8192  # rocksdict holds the interpreter's lock for the write of a batch
+_DEATH_AT = 20  # of a row image with statistics, in bytes
+_DUE_BYTES = 12  # of an entry: period of death, key
+_DUE = np.dtype([("death", ">u4"), ("key", ">u8")])
 _SYSTEM_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EIO)
 
 
@@ -81,6 +87,28 @@ def key_bytes(keys: Keys) -> list[bytes]:
     return found
 
 
+def deaths_of(images: list[bytes | None]) -> Periods:
+    """Of the images of rows with statistics their periods of death; ABSENT for None."""
+    found = np.full(len(images), ABSENT, np.int64)
+    there = [i for i, image in enumerate(images) if image is not None]
+    words = b"".join(image[_DEATH_AT : _DEATH_AT + 4] for image in images if image is not None)
+    found[there] = np.frombuffer(words, np.uint32)
+    return found
+
+
+def row_deaths(rows: Rows) -> Periods:
+    """As `deaths_of`, of rows [n, row_bytes]."""
+    return rows.view(np.uint32)[:, _DEATH_AT // 4].astype(np.int64)
+
+
+def _due_bytes(deaths: Periods, keys: Keys) -> list[bytes]:
+    """Names of entries of rows that die."""
+    entries = np.empty(len(keys), _DUE)
+    entries["death"], entries["key"] = deaths, keys
+    found: list[bytes] = entries.view(f"V{_DUE_BYTES}").tolist()
+    return found
+
+
 class RocksDbDatabase:
     """A database over a folder; each method names its table by number.
 
@@ -91,33 +119,48 @@ class RocksDbDatabase:
         num_tables: column families; those that a read-only database lacks have no rows.
         file_bytes: RocksDB gathers and writes as much at once, from 64 KiB to 64 MiB.
         read_only: beside others.
+        mortal: the tables whose rows may die: those with statistics.
     """
 
     def __init__(
-        self, path: Path | None, num_tables: int, file_bytes: int, read_only: bool
+        self,
+        path: Path | None,
+        num_tables: int,
+        file_bytes: int,
+        read_only: bool,
+        mortal: Collection[int] = (),
     ) -> None:
         self._module = import_rocksdict()
         self._path = path or Path()
         self._database: Database | None = None  # None: without rows
         self._tables: dict[int, Family] = {}
         self._handles: dict[int, object] = {}
+        self._mortal = frozenset(mortal)
+        self._due: dict[int, Family] = {}  # what dies of each mortal table
+        self._due_handles: dict[int, object] = {}
         if path is None:
             return
         names = {number: f"table-{number}" for number in range(num_tables)}
+        due_names = {number: f"deaths-{number}" for number in self._mortal}
         with translated(path):
             options = self._options(file_bytes)
             if read_only:
                 present = set(self._module.Rdict.list_cf(str(path), options))
                 names = {number: name for number, name in names.items() if name in present}
+                due_names = {n: name for n, name in due_names.items() if name in present}
                 access = self._module.AccessType.read_only(False)
             else:
                 access = self._module.AccessType.read_write()
-            families = {name: options for name in ("default", *names.values())}
+            asked = ("default", *names.values(), *due_names.values())
+            families = {name: options for name in asked}
             database: Database = self._module.Rdict(str(path), options, families, access)
             self._database = database
             for number, name in names.items():
                 self._tables[number] = database.get_column_family(name)
                 self._handles[number] = database.get_column_family_handle(name)
+            for number, name in due_names.items():
+                self._due[number] = database.get_column_family(name)
+                self._due_handles[number] = database.get_column_family_handle(name)
 
     def _options(self, file_bytes: int) -> object:
         file_bytes = min(max(file_bytes, _LEAST_FILE_BYTES), _MOST_FILE_BYTES)
@@ -142,28 +185,68 @@ class RocksDbDatabase:
             return [None] * len(keys)
         return family.get(key_bytes(keys))
 
-    def put(self, table: int, rows: Rows) -> Iterator[int]:
-        """Stores rows in pieces; after each yields how many of its keys are new."""
+    def put(self, table: int, rows: Rows) -> Iterator[Change]:
+        """Stores rows in pieces; after each yields what it did, the last row of a key counting."""
         for first in range(0, len(rows), _WRITE_ROWS):
-            piece = rows[first : first + _WRITE_ROWS]
-            keys = key_bytes(piece.view(np.uint64)[:, 0])
-            old = self._tables[table].get(keys)
+            piece = _last_of_each_key(rows[first : first + _WRITE_ROWS])
+            keys = piece.view(np.uint64)[:, 0].copy()
+            names = key_bytes(keys)
             images = piece.view(f"V{piece.shape[1]}")[:, 0].tolist()
+            old = self._deaths(table, self._tables[table].get(names))
+            is_mortal = table in self._mortal
+            new = row_deaths(piece) if is_mortal else np.full(len(piece), NEVER, np.int64)
+            change = Change(keys, old, new)
             batch = self._new_batch(table)
-            for key, image in zip(keys, images, strict=True):
+            for key, image in zip(names, images, strict=True):
                 batch[key] = image
+            self._move_entries(batch, table, change)
             self._write(batch)
-            yield len({key for key, image in zip(keys, old, strict=True) if image is None})
+            yield change
 
-    def remove(self, table: int, keys: Keys) -> Iterator[int]:
-        """Removes distinct keys that are stored, in pieces; after each yields how many."""
+    def remove(self, table: int, keys: Keys) -> Iterator[Change]:
+        """Removes distinct keys in pieces; after each yields what it did to stored ones."""
         for first in range(0, len(keys), _WRITE_ROWS):
             piece = keys[first : first + _WRITE_ROWS]
+            old = self._deaths(table, self._tables[table].get(key_bytes(piece)))
+            piece, old = piece[old != ABSENT], old[old != ABSENT]
+            change = Change(piece, old, np.full(len(piece), ABSENT, np.int64))
             batch = self._new_batch(table)
             for key in key_bytes(piece):
                 del batch[key]
+            self._move_entries(batch, table, change)
             self._write(batch)
-            yield len(piece)
+            yield change
+
+    def _deaths(self, table: int, images: list[bytes | None]) -> Periods:
+        """Of the rows of a table their periods of death."""
+        if table in self._mortal:
+            return deaths_of(images)
+        return np.array([ABSENT if image is None else NEVER for image in images], np.int64)
+
+    def _move_entries(self, batch: Batch, table: int, change: Change) -> None:
+        """Adds to a batch what it changes of the entries of rows that die."""
+        differs = change.old != change.new
+        for had, deaths in ((True, change.old), (False, change.new)):
+            places = np.flatnonzero(differs & (deaths > NEVER))
+            for name in _due_bytes(deaths[places], change.keys[places]) if len(places) else ():
+                if had:
+                    batch.delete(name, self._due_handles[table])
+                else:
+                    batch.put(name, b"", self._due_handles[table])
+
+    def due(
+        self, table: int, first: int, last: int, most: int | None = None
+    ) -> tuple[Keys, Periods]:
+        """The rows that die in the periods from `first` to `last`, nearest first, or so many of
+        them: (keys, periods of death). Damage may end them early: who asks for all counts them."""
+        names: list[bytes] = []
+        family = self._due.get(table)
+        if family is not None and first <= last:
+            end = (last + 1).to_bytes(4, "big")
+            found = family.keys(from_key=first.to_bytes(4, "big"))
+            names = list(islice(takewhile(lambda name: name < end, found), most))
+        entries = np.frombuffer(b"".join(names), _DUE)
+        return entries["key"].astype(np.uint64), entries["death"].astype(np.int64)
 
     def _new_batch(self, table: int) -> Batch:
         made = self._module.WriteBatch(raw_mode=True)
@@ -188,21 +271,26 @@ class RocksDbDatabase:
 
     def compact(self, table: int) -> None:
         """Merges all files of a table; nothing overwritten or erased stays in them."""
-        self._tables[table].compact_range(None, None)
+        for family in self._families(table):
+            family.compact_range(None, None)
+
+    def _families(self, table: int) -> list[Family]:
+        found = (self._tables.get(table), self._due.get(table))
+        return [family for family in found if family is not None]
 
     def files_bytes(self, table: int) -> int:
         """Bytes of a table's files."""
-        family = self._tables.get(table)
-        if family is None:
-            return 0
-        return int(family.property_int_value("rocksdb.live-sst-files-size") or 0)
+        return sum(
+            int(family.property_int_value("rocksdb.live-sst-files-size") or 0)
+            for family in self._families(table)
+        )
 
     def memory_bytes(self, table: int) -> int:
         """Memory of a table's rows that are not in files, and of its files' indexes and filters."""
         return sum(
-            int(self._tables[table].property_int_value(f"rocksdb.{name}") or 0)
+            int(family.property_int_value(f"rocksdb.{name}") or 0)
             for name in ("cur-size-all-mem-tables", "estimate-table-readers-mem")
-            if table in self._tables
+            for family in self._families(table)
         )
 
     def close(self) -> None:
@@ -213,10 +301,18 @@ class RocksDbDatabase:
         """
         if self._database is None:
             return
-        databases: list[Family | Database] = [*self._tables.values(), self._database]
+        families = [*self._tables.values(), *self._due.values()]
+        databases: list[Family | Database] = [*families, self._database]
         for database in databases:
             with suppress(HpsError), translated(self._path):
                 database.close()
+
+
+def _last_of_each_key(rows: Rows) -> Rows:
+    """Rows of which the last of each key is left."""
+    keys = rows.view(np.uint64)[:, 0]
+    unique, first = np.unique(keys[::-1], return_index=True)
+    return rows if len(unique) == len(keys) else rows[np.sort(len(keys) - 1 - first)]
 
 
 def compacted_bytes(rows: int, row_bytes: int) -> int:
@@ -233,14 +329,25 @@ def pieces(
 ) -> Iterator[Rows]:
     """The rows of a snapshot, in the order of their keys; `num_rows` is what it must have.
 
-    RocksDB's iterators end at a damaged block as if it were the end, so the rows are counted.
+    RocksDB's iterators end at a damaged block as if it were the end, so the rows are counted. The
+    iterator is made at once: one that rocksdict makes later of a snapshot sees later changes.
 
     Raises:
         CorruptionError: a row of another length, or fewer rows than there should be.
     """
+    values: Iterator[bytes] = iter(()) if snapshot is None else snapshot.values()
+    return _pieces(snapshot, values, row_bytes, num_rows, batch_rows)
+
+
+def _pieces(
+    snapshot: Snapshot | None,
+    values: Iterator[bytes],
+    row_bytes: int,
+    num_rows: int,
+    batch_rows: int,
+) -> Iterator[Rows]:
     num_seen = 0
     last = b""
-    values: Iterator[bytes] = iter(()) if snapshot is None else snapshot.values()
     while images := list(islice(values, batch_rows)):
         rows = as_rows(images, row_bytes)
         num_seen += len(rows)

@@ -40,6 +40,12 @@ class Batch(Protocol):
 
     def __delitem__(self, key: bytes) -> None: ...
 
+    def put(self, key: bytes, value: bytes, column_family: object) -> None:
+        """Into another column family than its own."""
+
+    def delete(self, key: bytes, column_family: object) -> None:
+        """Of another column family than its own."""
+
 
 class Family(Protocol):
     """A column family: the rows of one table."""
@@ -49,6 +55,9 @@ class Family(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Its rows as they are now."""
+
+    def keys(self, *, from_key: bytes) -> Iterator[bytes]:
+        """From this one on, in order."""
 
     def property_int_value(self, name: str) -> int | None:
         """A figure of RocksDB's."""

@@ -6,8 +6,8 @@ makes a checkpoint durable: a line with the CRC32C and the length of the JSON te
 
 import errno
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +18,7 @@ from hps.common.json_text import Json, parse_json
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.engine import ROCKSDB_CHECKPOINT_PREFIX, ROCKSDB_MANIFEST
 from hps.ssd_store.promoted import kept_with, resolved
+from hps.ssd_store.rocksdb.deaths import NEVER
 from hps.table.schema import TableSchema
 
 FORMAT_VERSION = 1
@@ -37,8 +38,11 @@ class FileDigest:
 class RocksDbCheckpoint:
     """One checkpoint: a folder with a RocksDB database that nobody writes to, and its extras.
 
-    `files` has a digest of every file by its path in the folder; `extras` the file of each blob by
-    its name. A checkpoint that was deleted while it was current stays until another one is current.
+    `rows` counts the records of each table, `expired` those of all whose period of death has come,
+    and `deaths`, of tables that have rows that die, records by their period of death, 0 for never,
+    as text. `files` has a digest of every file by its path in the folder; `extras` the file of each
+    blob by its name. A checkpoint that was deleted while it was current stays until another one is
+    current.
     """
 
     id: int
@@ -48,6 +52,27 @@ class RocksDbCheckpoint:
     extras: dict[str, str]
     files: dict[str, FileDigest]
     is_deleted: bool = False
+    deaths: dict[str, dict[str, int]] = field(default_factory=dict)
+    expired: int = 0
+
+    def with_counts(self, counts: Mapping[str, Mapping[int, int]], expired: int) -> Self:
+        """The same, of other records: by period of death, by table."""
+        return replace(
+            self,
+            rows={name: sum(of_table.values()) for name, of_table in counts.items()},
+            deaths={
+                name: {str(death): num for death, num in of_table.items()}
+                for name, of_table in counts.items()
+                if of_table.keys() - {NEVER}
+            },
+            expired=expired,
+        )
+
+    def counts_of(self, table: str) -> dict[int, int]:
+        """The records of a table by period of death."""
+        if table in self.deaths:
+            return {int(death): num for death, num in self.deaths[table].items()}
+        return {NEVER: self.rows.get(table, 0)}
 
     @property
     def folder(self) -> str:
@@ -61,7 +86,7 @@ class RocksDbCheckpoint:
             "tag": self.tag,
             "created": self.created,
             "current": is_current,
-            "rows": sum(self.rows.values()),
+            "rows": sum(self.rows.values()) - self.expired,
             "segments": sum(name.endswith(".sst") for name in self.files),
             "bytes": sum(file.length for file in self.files.values()),
         }
@@ -132,8 +157,9 @@ class RocksDbManifest:
         """
         fields = asdict(self)
         for table in fields["tables"]:
-            if not table["statistics"]:
-                del table["statistics"]  # so that an hps of before there were any reads it
+            _leave_out(table, statistics=False, dtype="float32")
+        for one in fields["checkpoints"]:
+            _leave_out(one, deaths={}, expired=0)
         named = {_CHECKPOINTS if name == "checkpoints" else name: fields[name] for name in fields}
         body = json.dumps(named, separators=(",", ":")).encode()
         replace_durably(path / ROCKSDB_MANIFEST, _head(body) + b"\n" + body)
@@ -217,14 +243,23 @@ class RocksDbManifest:
         return replace(self, checkpoints=in_order)
 
 
+def _leave_out(fields: Json, **usual: object) -> None:
+    """Drops what is as it was before there was anything else, so that an older hps reads it."""
+    for name, value in usual.items():
+        if fields[name] == value:
+            del fields[name]
+
+
 def _head(body: bytes) -> bytes:
     return f"{_MAGIC}{FORMAT_VERSION} {_C.crc32c(body):08x} {len(body)}".encode()
 
 
-def _mismatch(subject: str, field: str, stored: object, asked: object) -> ConfigError:
+def _mismatch(
+    subject: str, field: str, stored: object, asked: object, way_out: str = ""
+) -> ConfigError:
     return ConfigError(
         f"{subject}: stored {field} is {stored}, requested is {asked}; it is fixed once "
-        f"the store exists: use the stored one, or another path"
+        f"the store exists: use the stored one, or another path{way_out}"
     )
 
 
@@ -235,8 +270,13 @@ def _initializer(table: TableSchema) -> str:
 
 def _compare(stored: TableSchema, asked: TableSchema) -> None:
     subject = f"table {asked.name!r}"
-    for field in ("dim", "optimizer", "statistics", "row_bytes"):
-        if getattr(stored, field) != getattr(asked, field):
-            raise _mismatch(subject, field, getattr(stored, field), getattr(asked, field))
+    for name in ("dim", "optimizer", "statistics", "dtype", "row_bytes"):
+        old, new = getattr(stored, name), getattr(asked, name)
+        if old != new:
+            way_out = (
+                f"; 'hps export' and 'hps import --row-dtype {new}' make a copy of the rows that "
+                "is so"
+            )
+            raise _mismatch(subject, name, old, new, way_out if name == "dtype" else "")
     if (stored.initializer, stored.numbers) != (asked.initializer, asked.numbers):
         raise _mismatch(subject, "initializer", _initializer(stored), _initializer(asked))

@@ -1,7 +1,7 @@
 """RocksDbStore: every row of every table in RocksDB, behind the interface of
 `hps.contracts.tiers.RowTier`.
 
-Above it: `hps.ParameterServer`, by ssd_store/open_store.py. Below it: live.py and database.py
+Above it: `hps.ParameterServer`, by ssd_store/open_store.py. Below it: live.py and live_table.py
 (rows), checkpoint_files.py (checkpoints as files), manifest.py (what there is). A checkpoint is
 a RocksDB checkpoint: hard links to the sorted files.
 """
@@ -12,12 +12,12 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps.common.durable_file import SyncError
 from hps.common.forked import Inherited, is_inherited, refuse_in_children
@@ -26,6 +26,7 @@ from hps.common.json_text import Json
 from hps.contracts.tiers import Flags, Keys, Rows
 from hps.errors import ConfigError, CorruptionError, StoreError
 from hps.ssd_store.arguments import (
+    DEFAULT_COMPACTION_BYTES_PER_SECOND,
     DEFAULT_SEGMENT_BYTES,
     OpenOptions,
     check_named,
@@ -37,16 +38,11 @@ from hps.ssd_store.arguments import (
 from hps.ssd_store.engine import ROCKSDB, ROCKSDB_MANIFEST, check_engine
 from hps.ssd_store.promoted import Promotions, check_deletable, check_free, held, named
 from hps.ssd_store.rocksdb import checkpoint_files
-from hps.ssd_store.rocksdb.database import (
-    as_rows,
-    compacted_bytes,
-    import_rocksdict,
-    pieces,
-    translated,
-)
-from hps.ssd_store.rocksdb.immortal import Immortal
-from hps.ssd_store.rocksdb.library import Snapshot
+from hps.ssd_store.rocksdb.burial import Burial
+from hps.ssd_store.rocksdb.database import as_rows, import_rocksdict, translated
+from hps.ssd_store.rocksdb.figures import FoldersOf, files_figures, space_of_compact
 from hps.ssd_store.rocksdb.live import Live, LiveDatabases
+from hps.ssd_store.rocksdb.live_table import LiveTable
 from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint, RocksDbManifest
 from hps.ssd_store.rocksdb.worker import Worker, closed_error
 from hps.table.schema import TableSchema
@@ -55,7 +51,7 @@ _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 
 
-class RocksDbStore(Immortal):
+class RocksDbStore:
     """A directory of rows kept by RocksDB. What the verbs promise is in
     `hps.contracts.tiers.RowTier`.
 
@@ -84,6 +80,8 @@ class RocksDbStore(Immortal):
         self._options = options
         self._is_read_only = options.get("read_only", False)
         self._worker = Worker(self.path, folder.showing)
+        pace = options.get("compaction_bytes_per_second", DEFAULT_COMPACTION_BYTES_PER_SECOND)
+        self._burial = Burial(lambda: self._change(self._bury), pace)
         self._digests = checkpoint_files.DigestMemory()
         self._lock: checkpoint_files.WriterLock | None = None
         self._pin: checkpoint_files.ReaderPin | None = None
@@ -175,12 +173,13 @@ class RocksDbStore(Immortal):
         self._numbers = {table.name: i for i, table in enumerate(self._manifest.tables)}
         self.seed = self._manifest.seed
         file_bytes = self._options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
-        self._databases = LiveDatabases(self._inside, tuple(self._numbers), file_bytes)
+        self._databases = LiveDatabases(self._inside, self._manifest.tables, file_bytes)
 
     def _load(self, live: Live) -> None:
         self._live = live
         self._is_changed = False
         self.num_loads += 1
+        self._begin_burial()
 
     def _open_live_or_raise(self) -> Live:
         live = self._live
@@ -228,6 +227,10 @@ class RocksDbStore(Immortal):
     def _number(self, table: str) -> int:
         return table_number(self.path, self._numbers, table)
 
+    def _table(self, table: str) -> LiveTable:
+        self._number(table)  # refuses a table that is not there
+        return self._open_live_or_raise().tables[table]
+
     def __enter__(self) -> Self:
         return self
 
@@ -249,15 +252,13 @@ class RocksDbStore(Immortal):
         self._change(self._append, table, rows)
 
     def _append(self, table: str, rows: Rows) -> None:
-        number, row_bytes = self._number(table), self.schemas[table].row_bytes
+        found, row_bytes = self._table(table), self.schemas[table].row_bytes
         if rows.ndim != 2 or rows.shape[1] != row_bytes:
             raise ConfigError(
                 f"table {table!r}: rows have shape {list(rows.shape)}, [n, {row_bytes}] expected"
             )
-        live = self._open_live_or_raise()
         self._is_changed = True
-        for num_new in live.database.put(number, rows):
-            live.counts[table] += num_new
+        found.append(rows)
         self._bytes_written += rows.nbytes
 
     def fetch(self, table: str, keys: Keys, rows: Rows, found: Flags) -> None:
@@ -283,9 +284,9 @@ class RocksDbStore(Immortal):
         self._bytes_read += stored.nbytes
 
     def _get(self, table: str, keys: Keys) -> list[bytes | None]:
-        number, live = self._number(table), self._open_live_or_raise()
+        found = self._table(table)
         with self._folder.showing(), translated(self.path):
-            return live.database.get(number, keys)
+            return found.get(keys)
 
     def contains(self, table: str, keys: Keys) -> Flags:
         """As `RowTier.contains`. Cost: RocksDB reads the rows for it."""
@@ -296,20 +297,13 @@ class RocksDbStore(Immortal):
         return self._change(self._erase, table, keys)
 
     def _erase(self, table: str, keys: Keys) -> Flags:
-        live = self._open_live_or_raise()
+        found = self._table(table)
         self._is_changed = True
-        found = np.zeros(len(keys), np.uint8)
-        unique, first = np.unique(keys, return_index=True)
-        stored = self.contains(table, unique)
-        found[first] = stored
-        for num_removed in live.database.remove(self._number(table), unique[stored.view(bool)]):
-            live.counts[table] -= num_removed
-        return found
+        return found.erase(keys)
 
     def num_rows(self, table: str) -> int:
         """As `RowTier.num_rows`."""
-        self._number(table)
-        return self._open_live_or_raise().counts[table]
+        return self._table(table).deaths.now.num_living
 
     def scan(self, table: str, batch_rows: int = 65536) -> Iterator[Rows]:
         """As `RowTier.scan`, in the order of the keys.
@@ -318,13 +312,10 @@ class RocksDbStore(Immortal):
             StoreError: the store was restored meanwhile, too.
         """
         check_piece(batch_rows)
-        live, snapshot, num_rows = self._worker.run(self._snapshot, table)
-        row_bytes = self.schemas[table].row_bytes
-        return self._pieces(live, pieces(snapshot, row_bytes, num_rows, batch_rows))
+        return self._pieces(*self._worker.run(self._begin_scan, table, batch_rows))
 
-    def _snapshot(self, table: str) -> tuple[Live, Snapshot | None, int]:
-        number, live = self._number(table), self._open_live_or_raise()
-        return live, live.database.snapshot(number), live.counts[table]
+    def _begin_scan(self, table: str, batch_rows: int) -> tuple[Live, Iterator[Rows]]:
+        return self._open_live_or_raise(), self._table(table).scan(batch_rows)
 
     def _pieces(self, live: Live, rows: Iterator[Rows]) -> Iterator[Rows]:
         while True:
@@ -337,6 +328,42 @@ class RocksDbStore(Immortal):
             if piece is None:
                 return
             yield piece
+
+    # Rows that die.
+
+    def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
+        """As `RowTier.set_period`. Cost: of a table with a horizon the entries of the rows that die
+        early are read, 12 bytes each; else none. A thread then erases the rows whose period has
+        come, in pieces, at compaction_bytes_per_second of their bytes."""
+        self._change(self._set_period, period, dict(horizons or {}))
+
+    def _set_period(self, period: int, horizons: dict[str, int]) -> None:
+        for table in horizons:
+            self._number(table)
+        live = self._open_live_or_raise()
+        live.set_period(period, horizons)
+        self._is_changed = True  # so that compaction renews no checkpoint of an earlier period
+        self._begin_burial()
+
+    def _begin_burial(self) -> None:
+        is_wanted = self._options.get("compact_in_background", True) and not self._is_read_only
+        if is_wanted and self._open_live_or_raise().num_expired:
+            self._burial.begin()
+
+    def _bury(self) -> int:
+        return self._open_live_or_raise().bury()
+
+    def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
+        """As `RowTier.count_deaths`. Cost: the number of different periods of death."""
+        return self._worker.run(lambda: self._table(table).deaths.living_beyond(period))
+
+    def follow_period(self) -> None:
+        """As `RowTier.follow_period`: what was opened or restored is there already."""
+
+    def has_deaths(self, table: str) -> bool:
+        """As `RowTier.has_deaths`: of every table with statistics."""
+        self._number(table)
+        return self.schemas[table].statistics
 
     # Checkpoints.
 
@@ -360,39 +387,44 @@ class RocksDbStore(Immortal):
             return self._take(tag, extras, promotions)
 
     def _take(self, tag: str | None, extras: dict[str, bytes], promotions: Promotions) -> Json:
-        counts = dict(self._open_live_or_raise().counts)
         new = RocksDbCheckpoint(
             self._manifest.next_id,
             tag,
             time.time(),
-            counts,
+            {},
             checkpoint_files.extra_names(extras),
             {},
         )
         keep_last = self._options.get("keep_last", 2)
-        next_one = partial(self._manifest.with_checkpoint, new, keep_last, promotions.kept)
-        self._add_checkpoint(new, extras, next_one)
-        return named([new.summary(is_current=True)], promotions)[0]
+        made = self._add_checkpoint(
+            new,
+            extras,
+            lambda made: self._manifest.with_checkpoint(made, keep_last, promotions.kept),
+        )
+        return named([made.summary(is_current=True)], promotions)[0]
 
     def _add_checkpoint(
         self,
         new: RocksDbCheckpoint,
         extras: dict[str, bytes],
-        manifest: Callable[[], RocksDbManifest],
-    ) -> None:
+        manifest: Callable[[RocksDbCheckpoint], RocksDbManifest],
+    ) -> RocksDbCheckpoint:
         """Writes a checkpoint of what is stored now, then the manifest that names it."""
-        database = self._open_live_or_raise().database
+        live = self._open_live_or_raise()
+        live.bury_early()
+        new = live.counted(new)
         try:
             checkpoint_files.write_checkpoint(
-                self._inside, new, database.checkpoint, extras, self._digests
+                self._inside, new, live.database.checkpoint, extras, self._digests
             )
-            self._commit(manifest())
+            self._commit(manifest(new))
         except BaseException:
             if self._manifest.current_id != new.id:
                 shutil.rmtree(self._inside / new.folder, ignore_errors=True)
             raise
         self._is_changed = False
         self._remove_unneeded()
+        return new
 
     def space_of_compact(self, table: str | None = None) -> dict[str, int]:
         """As `RowTier.space_of_compact`; what is written is a bound, as what is freed is of one
@@ -401,38 +433,25 @@ class RocksDbStore(Immortal):
         return self._worker.run(self._space_of_compact, table)
 
     def _space_of_compact(self, table: str | None) -> dict[str, int]:
-        live = self._open_live_or_raise()
-        current = self._manifest.current
-        others = [self._inside / one.folder for one in self._manifest.checkpoints if one != current]
-        theirs = checkpoint_files.unique_bytes(others, ".sst")
-        folder = live.folder if current is None else self._inside / current.folder
-        ours = checkpoint_files.unique_bytes([] if folder is None else [folder], ".sst")
-        held = sum(size for inode, size in ours.items() if inode in theirs)
-        names = list(self._numbers) if table is None else [table]
-        files = sum(ours.values())
-        if table is not None:
-            files = live.database.files_bytes(self._number(table))
-        return {
-            "written_bytes": sum(
-                compacted_bytes(live.counts[name], self.schemas[name].row_bytes) for name in names
-            ),
-            "freed_bytes": max(0, files - held),
-            "held_bytes": held,
-        }
+        chosen = [self._table(name) for name in (self._numbers if table is None else [table])]
+        folders = FoldersOf(self._inside, self._manifest)
+        return space_of_compact(self._open_live_or_raise(), folders, chosen)
 
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`. Cost: reads and writes the table's files; mutations wait."""
         self._change(self._compact, table)
 
     def _compact(self, table: str | None) -> None:
-        database = self._open_live_or_raise().database
-        for number in self._numbers.values() if table is None else [self._number(table)]:
-            database.compact(number)
+        live = self._open_live_or_raise()
+        while live.bury():
+            pass
+        for name in self._numbers if table is None else [table]:
+            self._table(name).compact()
         old = self._manifest.current
         if old is not None and not old.is_deleted and not self._is_changed:
             new = replace(old, id=self._manifest.next_id, files={})
             self._add_checkpoint(
-                new, self._extras(None), lambda: self._manifest.with_renewed(old, new)
+                new, self._extras(None), lambda made: self._manifest.with_renewed(old, made)
             )
 
     def _commit(self, manifest: RocksDbManifest) -> None:
@@ -510,15 +529,7 @@ class RocksDbStore(Immortal):
         self, checkpoint: str | int | None, names: Collection[str] | None = None
     ) -> dict[str, bytes]:
         found = self._find(checkpoint)
-        if found is None:
-            return {}
-        return {
-            name: checkpoint_files.read_checked(
-                self._inside / found.folder / file, found.files[file]
-            )
-            for name, file in found.extras.items()
-            if names is None or name in names
-        }
+        return {} if found is None else checkpoint_files.read_extras(self._inside, found, names)
 
     def _find(self, checkpoint: str | int | None) -> RocksDbCheckpoint | None:
         if checkpoint is not None:
@@ -542,25 +553,11 @@ class RocksDbStore(Immortal):
     def stats(self) -> Json:
         """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
         live = self._open_live_or_raise()
-        kept = [self._inside / one.folder for one in self._manifest.checkpoints]
-        opened = kept if live.folder is None or self._is_read_only else [live.folder]
-        ours = checkpoint_files.unique_bytes(opened)
-        theirs = checkpoint_files.unique_bytes(kept)
-        only = sum(size for inode, size in theirs.items() if inode not in ours)
-        tables = {
-            name: {
-                "rows": live.counts[name],
-                "live_bytes": live.counts[name] * self.schemas[name].row_bytes,
-                "index_bytes": live.database.memory_bytes(number),
-            }
-            for name, number in self._numbers.items()
-        }
         return {
             "bytes_read": self._bytes_read,
             "bytes_written": self._bytes_written,
-            "files_bytes": sum(ours.values()) + only,
-            "checkpoint_only_bytes": only,
-            "tables": tables,
+            **files_figures(live, FoldersOf(self._inside, self._manifest), self._is_read_only),
+            "tables": {name: table.stats() for name, table in live.tables.items()},
         }
 
     def verify(self) -> list[tuple[str, str]]:
@@ -582,9 +579,12 @@ class RocksDbStore(Immortal):
         if not self._is_closed:
             self._is_closed = True
             try:
-                self._worker.run(self._close)
-            finally:
-                self._worker.stop()
+                self._burial.stop()
+            finally:  # also after an interrupt, which the worker itself lets pass
+                try:
+                    self._worker.run(self._close)
+                finally:
+                    self._worker.stop()
 
     def _close(self) -> None:
         live, self._live = self._live, None

@@ -66,6 +66,8 @@ class Lossy(GrpcTransport):
     lost = 0
     old = dying = is_down = False
 
+    lossy = "AdvancePeriod"  # whose replies are lost
+
     def _die(self, method: str) -> None:
         self.is_down |= self.dying and method == "AdvancePeriod"
         if self.is_down:
@@ -77,7 +79,7 @@ class Lossy(GrpcTransport):
         except Failure as failure:
             return _Failed(failure)
         pending = super().start(method, request, timeout)
-        if method == "AdvancePeriod" and self.lost:
+        if method == self.lossy and self.lost:
             self.lost -= 1
             return _Lost(pending)
         return _Aged(pending) if self.old and method == "Describe" else pending
@@ -85,7 +87,7 @@ class Lossy(GrpcTransport):
     def call(self, method: str, request: bytes, timeout: float) -> bytes:
         self._die(method)
         reply = super().call(method, request, timeout)
-        if method == "AdvancePeriod" and self.lost:
+        if method == self.lossy and self.lost:
             self.lost -= 1
             raise Failure(grpc.StatusCode.UNAVAILABLE, None, "lost")
         return _aged(reply) if self.old and method == "Describe" else reply
@@ -278,6 +280,20 @@ def test_rows_take_statistics_and_give_them_back(servers: Service) -> None:
         assert told["dies_at"].tolist() == [-1, -1, -1]
         client.assign("ads", KEYS, ONES)  # which leaves the counts
         assert counts(client) == [*expected[:2], [4] * 12]
+
+
+def test_an_erasure_whose_reply_was_lost_erases_once(servers: Service) -> None:
+    with LossyClient(servers.addresses, "trainer-0") as client:
+        client.push("ads", KEYS, ONES)
+        client.advance_period()
+        client.push("ads", KEYS[:5], ONES[:5])
+        set_up(client, "lossy", "EraseWhere")
+        set_up(client, "lost", 2)
+        assert client.erase_where("ads", unseen_for=1) == 7
+        assert all(session.transport.lost == 0 for session in client._connections.sessions)
+        assert client.num_rows("ads") == 5
+        with hps.Pipeline([], client), pytest.raises(ConfigError, match="1 open pipeline"):
+            client.erase_where("ads", unseen_for=1)
 
 
 def test_a_server_of_before_there_were_periods_is_told_of(servers: Service) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hps
-from hps.cli.serve import parse_table
+from hps.cli.table_text import parse_table
 from hps.v1 import parameter_server_pb2 as pb
 from tests.ports import HeldPort
 from tests.service.serving import ROOT, Channel, process
@@ -217,7 +217,15 @@ def test_a_store_is_served_by_one_process(store: Path) -> None:
 def test_tables_that_a_restore_has_emptied_take_durable_pushes_that_a_kill_keeps(
     store: Path,
 ) -> None:
-    late = hps.TableConfig(name="late", dim=DIM, optimizer=hps.SGD(lr=1.0), features=["c"])
+    late = hps.TableConfig(
+        name="late",
+        dim=DIM,
+        optimizer=hps.SGD(lr=1.0),
+        features=["c"],
+        expiry=hps.Expiry(unseen=3, min_score=0.1),
+        admission=hps.Admission(count=1),
+        dtype="bfloat16",
+    )
     base = f"{TABLE},features=a"
     with ExitStack() as stack:
         servers = [

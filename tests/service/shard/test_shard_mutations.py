@@ -22,6 +22,7 @@ from hps.parameter_server.server import ParameterServer
 from hps.service.shard import mutations
 from hps.service.shard.answers import PushStep, RowState
 from hps.service.shard.shard import Ack, Identity, Shard, Terms
+from hps.table.rows_where import RowsWhere
 from tests.lab import keys_of, random_floats, random_keys
 from tests.service.shard.shard_lab import Death, ShardLab, hps_config
 from tests.service.shard.shard_session import CLIENT, KEYS, Session, ones, trained
@@ -245,6 +246,41 @@ def test_a_repeated_erase_gives_the_answer_that_was_lost_also_after_a_kill(lab: 
     assert again.is_repeat and again.answer is None  # known no more, and it says so
 
 
+def test_a_repeated_erasure_by_counts_gives_the_number_that_was_lost_also_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    lab = ShardLab(tmp_path)
+    lab.config = hps_config(lab.config, tables=_tables(), dram=hps.DramCacheConfig(bytes=30_000))
+    shard = lab.open()
+    session = Session(shard)
+    shard.push(session.next(), "adam", np.repeat(KEYS, [1, 5, 9]), np.ones((15, 3), np.float32))
+    where = RowsWhere(show_below=6)
+    assert shard.erase_where(session.next(), "adam", where).answer.tolist() == [2]
+    shard.push(session.next(), "adam", KEYS, ones()[:, :3])  # which would go, too
+    session.sequence -= 1
+    for is_killed in (False, True):
+        if is_killed:
+            lab.kill()
+            shard = lab.open()
+        again = shard.erase_where(session.again(), "adam", where)
+        assert again.is_repeat and again.answer.tolist() == [2] and shard.num_rows("adam") == 3
+    shard.checkpoint()
+    lab.kill()
+    shard = lab.open()
+    again = shard.erase_where(session.again(), "adam", where)
+    assert again.is_repeat and again.answer is None and shard.num_rows("adam") == 3
+    session.sequence += 1
+    for table, wrong, words in (
+        ("ftrl", where, "has no statistics"),
+        ("adam", RowsWhere(score_below=1.0), "has no expiry"),
+    ):
+        with pytest.raises(hps.ConfigError, match=words):
+            shard.erase_where(session.next(), table, wrong)
+        session.sequence -= 1  # it was refused, and nothing was logged
+    assert shard.erase_where(session.next(), "adam", where).answer.tolist() == [2]
+    lab.kill()
+
+
 def test_a_repeated_create_gives_the_rows_as_they_are_now(lab: ShardLab) -> None:
     shard, session = trained(lab)
     rows = shard.create(session.next(), "sgd", KEYS).answer.copy()
@@ -296,9 +332,13 @@ def _mutation(seed: int, number: int) -> tuple[str, str, dict[str, Any]]:
     table = ["adam", "ftrl"][number % 2]
     state_floats = {"adam": 8, "ftrl": 6}[table]
     keys = random_keys(chance, 40, 300)
-    verb = ["push", "push", "push", "assign", "erase", "create", "period"][chance.integers(7)]
+    verbs = ["push", "push", "push", "assign", "erase", "create", "period", "erase_where"]
+    verb = verbs[chance.integers(8)]
     if verb == "period":
         return verb, table, {"to": number}
+    if verb == "erase_where":
+        where = RowsWhere(show_below=float(chance.integers(2, 12)), unseen_for=1)
+        return verb, "adam", {"where": where}
     if verb == "push":
         lr = float(chance.choice([0.01, 0.05, 0.3]))
         shows = chance.integers(1, 9, 40, np.uint32)
@@ -336,6 +376,8 @@ def _feed(server: ParameterServer, seed: int, number: int) -> None:
         beside = given.pop("beside")
         counted = None if beside.statistics is None else beside.statistics._asdict()
         server.assign(table, **given, state=beside.state, statistics=counted)
+    elif verb == "erase_where":
+        server.erase_where(table, **given["where"].described())
     else:
         getattr(server, verb)(table, **given)
 

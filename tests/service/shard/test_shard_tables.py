@@ -25,8 +25,18 @@ from tests.twins.update_log import TwinLogDisk
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
-LATE = hps.TableConfig(name="late", dim=4, optimizer=hps.Adagrad(eps=0.5), features=["c"])
-LATER = hps.TableConfig(name="later", dim=4, optimizer=hps.SGD(lr=1.0), features=["d"])
+LATE = hps.TableConfig(
+    name="late",
+    dim=4,
+    optimizer=hps.Adagrad(eps=0.5),
+    features=["c"],
+    admission=hps.Admission(count=1),  # records are made along with the table
+    expiry=hps.Expiry(unseen=5),
+    max_rows=1000,
+)
+LATER = hps.TableConfig(
+    name="later", dim=4, optimizer=hps.SGD(lr=1.0), features=["d"], dtype="bfloat16"
+)
 
 
 @pytest.fixture
@@ -36,7 +46,7 @@ def lab(lab: ShardLab) -> ShardLab:
 
 
 def _roomy(lab: ShardLab) -> ShardLab:
-    lab.config = dataclasses.replace(lab.config, dram=hps.DramCacheConfig(bytes=60_000))
+    lab.config = dataclasses.replace(lab.config, dram=hps.DramCacheConfig(bytes=100_000))
     return lab
 
 
@@ -233,7 +243,7 @@ def test_a_config_may_name_a_table_that_the_restored_checkpoint_lacks(tmp_path: 
     for engine in _engines():
         path = tmp_path / engine
         budgets: dict[str, Any] = {
-            "dram": hps.DramCacheConfig(bytes=60_000),
+            "dram": hps.DramCacheConfig(bytes=100_000),
             "ssd": hps.SsdStoreConfig(engine=engine),
         }
         with hps.ParameterServer(hps.Config(path=path, tables=[first], **budgets)) as server:
@@ -266,7 +276,7 @@ def test_tables_and_restores_agree_over_rocksdb_too(tmp_path: Path) -> None:
     config = hps.Config(
         path=tmp_path / "store",
         tables=[LATER],
-        dram=hps.DramCacheConfig(bytes="64KiB"),
+        dram=hps.DramCacheConfig(bytes="128KiB"),
         ssd=hps.SsdStoreConfig(engine="rocksdb"),
         threads=1,
     )
