@@ -2,8 +2,8 @@
 batch; and what a new period costs a table with expiry.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
-in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. A period
-begins over rows that are all in DRAM and clean, and of which none dies.
+in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. When a
+period begins all rows are in DRAM and clean, and none dies.
 Above it: benchmarks/run.py. Below it: hps's public interface.
 """
 
@@ -150,5 +150,11 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
         found += cell(rows, dim, threads, examples, repetitions)
     for threads in sorted({threads for _, threads in cells}):
         found.append(period_row(options["period_rows"], 16, threads, repetitions))
-    axes = {"rows": rows, "period_rows": options["period_rows"], "examples": examples, "features": FEATURES, "waiting": WAITING}
+    axes = {
+        "rows": rows,
+        "period_rows": options["period_rows"],
+        "examples": examples,
+        "features": FEATURES,
+        "waiting": WAITING,
+    }
     return {"axes": axes, "rows": found}
