@@ -113,7 +113,9 @@ void KeyShares::SpreadParts(const uint64_t* keys) {
   }
 }
 
+// One owner has all parts, whatever is kept of how they were spread.
 void KeyShares::TakeOwners(const KeyShares& other) {
+  if (num_owners_ == 1) return;
   for (int i = 0; i < num_owners_; ++i) memories_[i].parts = other.memories_[i].parts;
   num_spread_owners_ = other.num_spread_owners_;
   num_parts_spread_ = other.num_parts_spread_;

@@ -62,39 +62,46 @@ void TableBatch::Begin(const std::vector<std::vector<TablePiece>>& pieces, int64
     part.num_missing = part.num_found = 0;
     part.culprit = -1;
   }
+  for (Part& part : parts_) part.followers.clear();
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    const size_t leader = parts_[table].leader = FindLeader(table);
+    if (leader != table) parts_[leader].followers.push_back(table);
+  }
   DealOut();
-  for (size_t table = 0; table < parts_.size(); ++table) parts_[table].alike = FindAlike(table);
 }
 
-// A table before it that has the very same keys; null where there is none, or threads may come to
-// the two at the same time.
-const TableBatch::Part* TableBatch::FindAlike(size_t table) const {
+// The first table that has the very same keys: itself, or one before it.
+size_t TableBatch::FindLeader(size_t table) const {
   const Part& part = parts_[table];
-  if (part.pieces.size() != 1 || part.count == 0) return nullptr;
-  if (part.thread != kAllThreads && num_threads_ > 1) return nullptr;
+  if (part.pieces.size() != 1 || part.count == 0) return table;
   for (size_t i = 0; i < table; ++i) {
     const Part& other = parts_[i];
-    const bool is_alike = other.pieces.size() == 1 && other.count == part.count &&
-                          other.pieces[0].keys == part.pieces[0].keys;
-    // Equal work is dealt out alike, and done in the order of the tables.
-    if (is_alike && other.num_bags == part.num_bags) return &other;
+    if (other.pieces.size() == 1 && other.count == part.count &&
+        other.pieces[0].keys == part.pieces[0].keys) {
+      return i;
+    }
   }
-  return nullptr;
+  return table;
 }
 
-// The largest table first, to the thread with the least work so far.
+// The largest table first, to the thread with the least work so far; tables with the same keys go
+// together.
 void TableBatch::DealOut() {
   std::vector<int64_t> work(parts_.size());
-  for (size_t table = 0; table < parts_.size(); ++table) work[table] = WorkOf(parts_[table].pieces);
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    work[parts_[table].leader] += WorkOf(parts_[table].pieces);
+  }
   const int64_t whole = std::accumulate(work.begin(), work.end(), int64_t{0});
   num_threads_ =
       static_cast<int>(std::clamp<int64_t>(1 + whole / kWorkAThread, 1, pool_->num_threads()));
   shared_.clear();
   for (size_t table = 0; table < parts_.size(); ++table) {
     Part& part = parts_[table];
+    if (part.leader != table) continue;
     const bool is_large = num_threads_ > 1 && work[table] * num_threads_ > whole;
     part.thread = kAllThreads;
     part.rows->WorkAlone(!is_large);
+    for (const size_t follower : part.followers) parts_[follower].rows->WorkAlone(!is_large);
     if (!is_large) shared_.push_back(table);
   }
   std::stable_sort(shared_.begin(), shared_.end(),
@@ -109,15 +116,20 @@ void TableBatch::DealOut() {
 
 template <class Task>
 void TableBatch::ForParts(Task task) {
-  const auto run = [&](size_t table) {
+  const auto run_one = [&](size_t table) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     task(table, &parts_[table]);
     counts_->seconds[table] += std::chrono::duration<double>(Clock::now() - start).count();
   };
+  const auto run = [&](size_t table) {
+    run_one(table);
+    for (const size_t follower : parts_[table].followers) run_one(follower);
+  };
   for (size_t table = 0; table < parts_.size(); ++table) {
-    parts_[table].is_claimed.store(false, std::memory_order_relaxed);
-    if (parts_[table].thread == kAllThreads) run(table);
+    Part& part = parts_[table];
+    part.is_claimed.store(false, std::memory_order_relaxed);
+    if (part.leader == table && part.thread == kAllThreads) run(table);
   }
   if (num_threads_ == 1 || shared_.size() <= 1) {
     const DefaultFloatMode mode;  // the pool sees to it otherwise
@@ -202,10 +214,10 @@ void TableBatch::Hold() {
   ForParts([this](size_t table, Part* part) {
     const uint64_t* keys = Take(part);
     if (part->is_refused) return;
-    const bool is_again = part->alike != nullptr && !part->alike->is_refused;
-    CountFound(
-        table, part,
-        is_again ? part->rows->FindAs(*part->alike->rows) : part->rows->Find(keys, part->count));
+    const Part& leader = parts_[part->leader];
+    const bool is_again = &leader != part && !leader.is_refused;
+    CountFound(table, part,
+               is_again ? part->rows->FindAs(*leader.rows) : part->rows->Find(keys, part->count));
     if (part->num_missing == 0) part->num_missing = part->rows->Pin() ? 0 : 1;
   });
 }

@@ -4,7 +4,8 @@
 // Above it: the bindings. Below it: table_rows.h, whatever cache a table's rows lie in. A table
 // with more than a thread's share of the keys is worked on by all threads together. Each other
 // table is one thread's from verb to verb, whose near cache has its plan then, unless another
-// thread is done with its own before. Of tables with the very same keys Hold numbers them once.
+// thread is done with its own before. Tables with the very same keys count as one table here, and
+// Hold numbers their keys once.
 // Verbs are serialised by the caller. While rows of these tables are on their way Pull and Hold may
 // meet such, which the caller then asks for; Pool, Sum and Apply need rows in place. The caches and
 // the thread pool are shared.
@@ -123,13 +124,14 @@ class TableBatch {
     int64_t num_missing = 0;
     int64_t num_found = 0;  // that were counted as hits
     int64_t culprit = -1;
-    int thread = kAllThreads;     // that works on it
-    const Part* alike = nullptr;  // a part with the same keys, which is worked on before it
+    int thread = kAllThreads;       // that works on it
+    size_t leader = 0;              // the first table with the very same keys
+    std::vector<size_t> followers;  // tables with its keys, which are worked on right after it
     std::atomic<bool> is_claimed{false};
   };
 
   void DealOut();
-  const Part* FindAlike(size_t table) const;
+  size_t FindLeader(size_t table) const;
   static const uint64_t* Take(Part* part);
   void CountFound(size_t table, Part* part, int64_t num_missing);
   BagsView View(const Part& part, const FeaturePlaces& places, int64_t width) const;

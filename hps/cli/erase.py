@@ -124,12 +124,12 @@ def _erase_where(options: argparse.Namespace, where: RowsWhere) -> int:
 
 
 def _waiting_by(server: ParameterServer, names: list[str]) -> dict[str, str]:
-    """Tables that do not count, whose keys came by their rows by those of one of these tables: the
-    vectors of a model of two levels. With its weight a key loses its vector."""
+    """Other tables, whose keys came by their rows by those of one of these tables: the vectors of a
+    model of two levels. With its weight a key loses its vector."""
     found = {}
     for name, table in server.tables.items():
         by = None if table.admission is None else table.admission.by
-        if by in names and not table.statistics:
+        if by in names and name not in names:
             found[name] = by
     return found
 

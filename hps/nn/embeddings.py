@@ -19,6 +19,7 @@ from hps.contracts.joint import JointIds, JointRows, JointUpdate, KeysByTable, P
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
 from hps.nn.embeddings_input import (
+    check_beside,
     check_counts,
     check_names,
     chosen_of,
@@ -126,8 +127,8 @@ class SparseEmbeddings(nn.Module):
         check_dtype(dtype, "SparseEmbeddings")
         self.dtype = dtype
         self._server = server
-        beside = beside or {}
-        self._first = {other: table for table, other in beside.items()}  # by the one beside it
+        beside = check_beside(server.tables, features, pooling, beside)
+        self._ids_of = {other: table for table, other in beside.items()}
         self._means = means_of(server, pooling)
         self._means |= {other: self._means.get(table, False) for table, other in beside.items()}
         self._layout: FeatureLayout | None = None
@@ -236,8 +237,8 @@ class SparseEmbeddings(nn.Module):
             ConfigError: a table or feature is missing, unknown or at another place; wrong dtypes,
                 shapes or offsets; a weight that is NaN or infinite.
         """
-        if self._first and isinstance(ids, Batch):
-            ids = ids.with_ids_of(self._first)
+        if self._ids_of and isinstance(ids, Batch):
+            ids = ids.with_ids_of(self._ids_of)
         if torch.compiler.is_compiling():
             if self._layout is not None and self._is_joint and not learns_weights(ids):
                 return self._look_up_compiled(self._layout, ids)

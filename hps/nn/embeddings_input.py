@@ -173,6 +173,51 @@ def means_of(server: "RowServer", pooling: Pooling | Mapping[str, Pooling]) -> d
     return {table: by_table.get(table) == "mean" for table in server.tables}
 
 
+def check_beside(
+    tables: Mapping[str, TableConfig],
+    features: Mapping[str, str] | Mapping[str, int] | None,
+    pooling: Pooling | Mapping[str, Pooling],
+    beside: object,
+) -> dict[str, str]:
+    """Table -> the table whose features come one by one behind its own.
+
+    Raises:
+        ConfigError: it names no tables, or some whose columns would be elsewhere, too, or nowhere.
+    """
+    if beside is None:
+        return {}
+    given = f"SparseEmbeddings: beside={beside!r}"
+    if not isinstance(beside, Mapping) or not all(
+        isinstance(name, str) for pair in beside.items() for name in pair
+    ):
+        raise ConfigError(f"{given}; give a dict of a table -> the table that comes behind it")
+    found = dict(beside)
+    if unknown := sorted({*found, *found.values()} - tables.keys()):
+        raise ConfigError(f"{given}: there is no table {unknown[0]!r}; there are {sorted(tables)}")
+    numbered = {name for name, value in (features or {}).items() if isinstance(value, int)}
+    if unnumbered := sorted(found.keys() - numbered):
+        raise ConfigError(
+            f"{given}: features of table {unnumbered[0]!r} do not go by their number; give "
+            "features={table: number of its features}"
+        )
+    others = list(found.values())
+    named = {*(features or {}), *found, *(one for one in (features or {}).values())}
+    again = sorted({name for name in others if name in named or others.count(name) > 1})
+    if again:
+        raise ConfigError(
+            f"{given}: table {again[0]!r} comes behind another one, so that it may not be among "
+            "the features, nor come behind two; leave it out of `features`, or of `beside`"
+        )
+    if isinstance(pooling, Mapping):
+        for table, other in found.items():
+            if other in pooling and pooling[other] != pooling.get(table, "sum"):
+                raise ConfigError(
+                    f"{given}: table {other!r} has the bags of {table!r}, and so its pooling; "
+                    f"leave {other!r} out of `pooling`"
+                )
+    return found
+
+
 def named_features(
     tables: Mapping[str, TableConfig],
     features: Mapping[str, str] | Mapping[str, int] | None,
@@ -184,8 +229,7 @@ def named_features(
         beside: table -> the table whose features come one by one behind its own.
 
     Raises:
-        ConfigError: something else than names and numbers, two features of one name, or a table
-            of `beside` whose features are not numbered.
+        ConfigError: something else than names and numbers, or two features of one name.
     """
     named: dict[str, str] = {}
     numbered: set[str] = set()
@@ -222,10 +266,4 @@ def named_features(
                 f"SparseEmbeddings: features[{name!r}]={value!r}; give the name of its table, or "
                 "of a table the number of its features"
             )
-    unnumbered = sorted({*beside} - numbered)
-    if unnumbered:
-        raise ConfigError(
-            f"SparseEmbeddings: beside={dict(beside)}: features of table {unnumbered[0]!r} do not "
-            "go by their number; give features={table: number of its features}"
-        )
     return named, numbered

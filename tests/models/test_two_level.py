@@ -279,3 +279,31 @@ def test_tables_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         for named in ({"ad": "ads"}, None):
             with pytest.raises(hps.ConfigError, match="do not go by their number"):
                 hps.SparseEmbeddings(server, named, beside={"ads": "ads.first_order"})
+
+
+@pytest.mark.parametrize(
+    ("features", "beside", "pooling", "message"),
+    [
+        ({"ads": 1}, "w", "sum", "give a dict"),
+        ({"ads": 1}, {"ads": 3}, "sum", "give a dict"),
+        ({"ads": 1}, {"nope": "w"}, "sum", "no table 'nope'"),
+        ({"ads": 1}, {"ads": "nope"}, "sum", "no table 'nope'"),
+        ({"ads": 1}, {"ads": "ads"}, "sum", "'ads' comes behind another one"),
+        ({"ads": 1, "w": 1}, {"ads": "w"}, "sum", "'w' comes behind another one"),
+        ({"ads": 1, "x": "w"}, {"ads": "w"}, "sum", "'w' comes behind another one"),
+        ({"ads": 1, "users": 1}, {"ads": "w", "users": "w"}, "sum", "'w' comes behind another"),
+        ({"ads": 1, "users": 1}, {"ads": "w", "users": "ads"}, "sum", "'ads' comes behind"),
+        ({"ads": 1}, {"ads": "w", "w": "users"}, "sum", "'w' do not go by their number"),
+        ({"ads": 1}, {"ads": "w"}, {"ads": "mean", "w": "sum"}, "leave 'w' out of `pooling`"),
+        ({"ads": 1}, {"ads": "w"}, {"w": "mean"}, "leave 'w' out of `pooling`"),
+    ],
+)
+def test_tables_beside_one_another_are_told_once(
+    tmp_path: Path, features: Any, beside: Any, pooling: Any, message: str
+) -> None:
+    tables = [hps.TableConfig(name=name, dim=2) for name in ("ads", "users", "w")]
+    with (
+        hps.ParameterServer(hps.Config(path=tmp_path, tables=tables)) as server,
+        pytest.raises(hps.ConfigError, match=message),
+    ):
+        hps.SparseEmbeddings(server, features, pooling=pooling, beside=beside)

@@ -80,3 +80,29 @@ def test_other_ids_and_ids_that_are_no_bags_are_told_apart(tmp_path: Path) -> No
         found = {name: own.unique_keys().tolist() for name, own in rows.of_tables().items()}
         assert found == {"ads": [0, 1, 2, 3], "users": [9, 10, 11, 12]}
         rows.release()
+
+
+def test_tables_that_shared_a_plan_of_few_keys_have_all_keys_of_the_next(tmp_path: Path) -> None:
+    tables = [hps.TableConfig(name=name, dim=2) for name in ("ads", "users")]
+    many, few, one = 20_000, 3, 1
+    dram = hps.DramCacheConfig(bytes="64MiB")
+    with hps.ParameterServer(
+        hps.Config(path=tmp_path, tables=tables, dram=dram, threads=2)
+    ) as server:
+        joint = server.joint
+        assert joint is not None
+
+        def ids(first: int, count: int) -> hps.Ids:
+            return hps.Ids(torch.arange(first, first + count), torch.tensor([0, count]))
+
+        same = ids(7, few)
+        for batch in (
+            {"ads": ids(0, many), "users": ids(0, one)},  # spreads the parts of one table
+            {"ads": same, "users": same},
+            {"ads": ids(0, one), "users": ids(many, many)},
+        ):
+            rows = joint.pin(batch, 1)
+            for name, own in rows.of_tables().items():
+                expected = sorted(batch[name].keys_L.tolist())
+                assert sorted(own.unique_keys().tolist()) == expected, name
+            rows.release()
