@@ -19,9 +19,7 @@
 // A narrow row's walker is made of one of these: narrow_lanes.h.
 #pragma once
 
-#include <type_traits>
-
-#include "table/row_copy.h"
+#include "table/last_columns.h"
 #include "table/row_layout.h"
 
 namespace hps {
@@ -167,12 +165,13 @@ struct HostLanes {
     Held(LastColumns some, Float* columns) : some_(some), columns_(columns) {
       VectorAt<Float4>(values) = some.LoadRepeated(columns);
     }
-    void PutBack() const {
-      if constexpr (!std::is_const_v<Float>) some_.Store(VectorAt<Float4>(values), columns_);
-    }
+    void PutBack() const { Put(columns_); }
     alignas(16) float values[4];
 
    private:
+    void Put(float* columns) const { some_.Store(VectorAt<Float4>(values), columns); }
+    void Put(const float*) const {}
+
     const LastColumns some_;
     Float* const columns_;
   };

@@ -135,9 +135,9 @@ class LifeOptions:
             return None
         if self.statistics is False:
             raise ConfigError(
-                "--no-statistics and --expire-...: rows die by what they have counted, and those of "
-                "a model that was made without --statistics never do; leave one of them out, or "
-                "make another model"
+                "--no-statistics and --expire-...: rows die by what they have counted, and rows of "
+                "a model that was made without --statistics do not count; leave one of them out, "
+                "or make another model"
             )
         if not {"unseen", "min_score"} & given.keys():
             raise ConfigError(

@@ -4,6 +4,7 @@ Above it: pytest. Below it: benchmarks/run.py, benchmarks/common/.
 """
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -39,13 +40,24 @@ def test_contenders_take_turns():
     assert samples["b"].values == (2.0, 4.0, 6.0)
 
 
-def test_step_timer_goes_round_the_batches():
+def test_step_timer_goes_round_the_batches(monkeypatch):
+    monkeypatch.setattr(StepTimer, "WARM_UP_SECONDS", 0.0)
     seen = []
     timer = StepTimer(seen.append, num_batches=4, steps=3)
     timer.median_seconds()
     timer.median_seconds()
     assert seen == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert timer.total_steps == 6
+
+
+def test_step_timer_waits_until_the_machine_is_its_own(monkeypatch):
+    monkeypatch.setattr(StepTimer, "WARM_UP_SECONDS", 0.02)
+    times = []
+    timer = StepTimer(lambda _: times.append(time.perf_counter()), num_batches=4, steps=3)
+    start = time.perf_counter()
+    timer.median_seconds()
+    assert timer.total_steps == 3
+    assert times[-3] - start >= 0.02
 
 
 def test_result_without_a_baseline_is_refused():
