@@ -4,7 +4,7 @@ Above it: ParameterServer, a rank of a cluster, `hps erase`. Below it: tables.py
 whose `erase` drops keys from every tier; table/life_rules.py. The rows are read once, in pieces.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -64,25 +64,17 @@ def erase_rows(
     told: Callable[[Keys], object] | None = None,
     log: Callable[[], None] | None = None,
 ) -> int:
-    """As `erase_where`, of what is checked; `log` is called before a row goes. Within the
-    updates."""
+    """As `erase_where`, of what is checked. With `log` all rows are read before it is called, and
+    none goes before it: what cannot be read raises while nothing is logged. Within the updates."""
     stack = tables.stack(table)
     stack.raise_failed(wait=True)
     stack.write_back()  # so that all are read from the store, while rows go from the caches
+    pieces, count = _keys_held(tables, table, where), 0
     if log is not None:
+        pieces = iter(list(pieces))
         log()
-    layout, count = stack.layout, 0
-    pieces = stack.scan(max(1, _PIECE_BYTES // layout.row_bytes))
     try:
-        while True:
-            with stack.still():
-                images = next(pieces, None)
-            if images is None:
-                return count
-            held = where.holds(layout.statistics(images), tables.period, tables.rules.get(table))
-            keys = layout.keys(images)[held]
-            if not len(keys):
-                continue
+        for keys in pieces:
             count += int(np.count_nonzero(stack.erase(keys)))
             if told is not None:
                 told(keys)
@@ -90,3 +82,20 @@ def erase_rows(
         if count:
             error.add_note(f"erase_where: {count} rows of table {table!r} were erased before")
         raise
+    return count
+
+
+def _keys_held(tables: Tables, table: str, where: RowsWhere) -> Iterator[Keys]:
+    """Keys of the rows for which it holds, in pieces, none of them empty. Within the updates."""
+    stack = tables.stack(table)
+    layout = stack.layout
+    pieces = stack.scan(max(1, _PIECE_BYTES // layout.row_bytes))
+    while True:
+        with stack.still():
+            images = next(pieces, None)
+        if images is None:
+            return
+        held = where.holds(layout.statistics(images), tables.period, tables.rules.get(table))
+        keys = layout.keys(images)[held]
+        if len(keys):
+            yield keys

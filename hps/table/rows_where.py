@@ -27,6 +27,9 @@ class WhereFields(TypedDict, total=False):
     score_below: float | None
 
 
+WHERE_FIELDS = tuple(WhereFields.__annotations__)  # in the order of the update log's records
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsWhere:
     """Which rows are meant: those for which all that is given holds.
@@ -58,6 +61,8 @@ class RowsWhere:
         for name in ("show_below", "click_below", "score_below"):
             if (value := getattr(self, name)) is not None:
                 require_number(f"erase_where: {name}", value, above=0)
+                # A number of numpy would be compared in its own dtype.
+                object.__setattr__(self, name, float(value))
 
     def described(self) -> Json:
         """What is given, as plain values."""

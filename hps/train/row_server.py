@@ -19,6 +19,7 @@ from hps.train.options import ACCUMULATOR, TrainOptions
 
 if TYPE_CHECKING:
     from hps.cluster.world.world import World
+    from hps.service.client.parameter_server import RemoteParameterServer
 
 
 def open_server(
@@ -71,6 +72,18 @@ def connect(
     )
 
     server = RemoteParameterServer.of(config)
+    try:
+        _make_tables(server, tables, keeps_start)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _make_tables(
+    server: "RemoteParameterServer", tables: Sequence[TableConfig], keeps_start: bool
+) -> None:
+    """As `connect`, of a client that is there."""
     missing = []
     for table in tables:
         found = server.tables.get(table.name)
@@ -80,12 +93,11 @@ def connect(
         asked = _with_start_of(found, table) if keeps_start else table
         asked = _with_rules_of(found, asked)
         if differing := differences(_without_rate(found), _without_rate(asked)):
-            server.close()
             raise ConfigError(
-                f"table {table.name!r} of {', '.join(config.addresses)} was made with other flags: "
-                f"its {'; its '.join(differing)} as the flags ask for; give those that it was made "
-                "with (dim: of --dim or the features file, and one more in models with a "
-                "first-order weight), or servers of their own"
+                f"table {table.name!r} of {', '.join(server.config.addresses)} was made with other "
+                f"flags: its {'; its '.join(differing)} as the flags ask for; give those that "
+                "it was made with (dim: of --dim or the features file, and one more in models with "
+                "a first-order weight), or servers of their own"
             )
     # One whose keys come by scores of another is made behind that.
     for table in sorted(
@@ -94,7 +106,6 @@ def connect(
         server.create_table(table)
     for table in tables:
         server.learning_rates[table.name] = table.optimizer.lr
-    return server
 
 
 def _without_rate(table: TableConfig) -> TableConfig:

@@ -17,14 +17,13 @@ from hps.common.json_text import Json
 from hps.common.occurrences import PACKED, Occurrences, pack, unpack
 from hps.common.row_layout import Floats, Keys, Statistics
 from hps.errors import ConfigError, CorruptionError
-from hps.table.rows_where import RowsWhere
+from hps.table.rows_where import WHERE_FIELDS, RowsWhere
 from hps.update_log.log import Part, UpdateLog
 
 VERSION = 1
 MAX_NAME_BYTES = 64  # of a client and of a table
 _HEAD = struct.Struct("<BBBBIQQdIIII")
 _HAS_STATE, _HAS_SHOWS, _HAS_CLICKS, _HAS_STATISTICS, _HAS_WHERE = 1, 2, 4, 8, 16  # flags
-_WHERE = ("show_below", "click_below", "unseen_for", "score_below")  # as f64, NaN for none
 _ALIGNMENT = 8  # of the keys, so that they are read where they lie
 _MAX_SEQUENCE = 2**63 - 1
 
@@ -197,6 +196,7 @@ def _decode(payload: bytes) -> Mutation:
     )
     dim, state_floats, flags, period = rest
     is_known = version == VERSION and not flags & ~_FLAGS_OF.get(Kind(kind), 0)
+    is_known &= bool(flags & _HAS_WHERE) == (kind == Kind.ERASE_WHERE)
     if not is_known or (period and kind != Kind.PERIOD):
         raise ValueError(f"version {version} with flags {flags} is not one that this hps reads")
     place = _HEAD.size
@@ -212,7 +212,7 @@ def _decode(payload: bytes) -> Mutation:
         (np.dtype(np.uint32), num_keys, flags & _HAS_SHOWS),
         (np.dtype(np.uint32), num_keys, flags & _HAS_CLICKS),
         (PACKED, num_keys, flags & _HAS_STATISTICS),
-        (np.dtype(np.float64), len(_WHERE), flags & _HAS_WHERE),
+        (np.dtype(np.float64), len(WHERE_FIELDS), flags & _HAS_WHERE),
     )
     expected = place + sum(dtype.itemsize * count for dtype, count, is_there in arrays if is_there)
     if len(payload) != expected:
@@ -239,13 +239,14 @@ def _decode(payload: bytes) -> Mutation:
 
 
 def _where_numbers(where: RowsWhere) -> HostArray:
-    given = (getattr(where, name) for name in _WHERE)
+    """float64 [4], NaN for what is not given."""
+    given = (getattr(where, name) for name in WHERE_FIELDS)
     return np.array([np.nan if number is None else number for number in given], np.float64)
 
 
 def _where_of(numbers: HostArray) -> RowsWhere:
-    given = dict(zip(_WHERE, numbers.tolist(), strict=True))
+    given = dict(zip(WHERE_FIELDS, numbers.tolist(), strict=True))
     found: Json = {name: number for name, number in given.items() if number == number}
-    if "unseen_for" in found:
-        found["unseen_for"] = int(found["unseen_for"])
+    if (gap := found.get("unseen_for")) is not None and gap.is_integer():
+        found["unseen_for"] = int(gap)
     return RowsWhere(**found)

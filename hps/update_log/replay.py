@@ -19,6 +19,7 @@ from hps.update_log.records import Kind, Mutation, decode
 _FREE = ("lr",)
 # By which rows come and die in the updates and periods of the log.
 _LIFE = ("expiry", "admission", "max_rows", "max_bytes")
+_OF_NARROW_ROWS = ("rounding",)  # which changes their bits alone
 
 
 class ReplayTarget(Protocol):
@@ -42,7 +43,7 @@ def replay(
 
     Raises:
         ConfigError: the log changes a table that the server does not name, or names with other
-            numbers of its optimizer; nothing has changed.
+            rules or numbers of its optimizer; nothing has changed.
         CorruptionError: records that contradict each other or the checkpoint.
         StoreError: no space to write evicted rows.
     """
@@ -112,7 +113,7 @@ def _check_numbers(tables: Mapping[str, TableConfig], described: Sequence[TableC
         new = tables.get(old.name)
         if new is None:
             continue
-        for name in _LIFE:
+        for name in (*_LIFE, *(_OF_NARROW_ROWS if old.is_narrow else ())):
             if (now := getattr(new, name)) != (then := getattr(old, name)):
                 raise ConfigError(
                     f"table {old.name!r}: {name}={now!r} was {then!r} when the updates were made "

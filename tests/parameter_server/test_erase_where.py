@@ -165,3 +165,21 @@ def test_ranks_erase_together(tmp_path: Path) -> None:
     held = SHOW * POWER < 2
     for found in successes(run_ranks(2, body)):
         assert found == (held.sum(), (~held).sum(), (~held).tolist())
+
+
+def test_a_bound_of_numpy_is_the_number_that_it_is_in_python(tmp_path: Path) -> None:
+    """Shows are float32, which a number of float64 would not be compared in."""
+    number = 0.7
+    assert np.float32(number) < np.float64(number)
+    keys = KEYS[:3]
+    counted = {
+        "show": np.full(3, number, np.float32),
+        "click": np.full(3, number, np.float32),
+        "last_period": np.zeros(3, np.int64),
+    }
+    with hps.ParameterServer(config(tmp_path, hps.Expiry(unseen=60, nonclick=1.0))) as server:
+        server.assign("ads", keys, np.ones((3, DIM), np.float32), statistics=counted)
+        for name in ("show_below", "click_below", "score_below"):
+            for bound in (number, np.float64(number)):
+                assert server.erase_where("ads", **{name: bound}) == 0
+        assert server.erase_where("ads", show_below=np.float64(0.71)) == 3

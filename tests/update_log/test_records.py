@@ -110,6 +110,31 @@ def test_a_record_that_is_cut_short_or_longer_is_refused() -> None:
             decode(9, payload + b"\0")
 
 
+def _erasure(*numbers: float) -> bytes:
+    """Of a predicate with these numbers."""
+    mutation = Mutation(Kind.ERASE_WHERE, Identity("a", 1, 1), where=RowsWhere(unseen_for=3))
+    whole = _payload(mutation)
+    return whole[: len(whole) - 32] + np.array(numbers, np.float64).tobytes()
+
+
+def test_an_erasure_by_counts_without_a_possible_predicate_is_refused() -> None:
+    none = float("nan")
+    assert decode(1, _erasure(none, none, 3, none)).where == RowsWhere(unseen_for=3)
+    for numbers in (
+        (none, none, float("inf"), none),
+        (none, none, -float("inf"), none),
+        (none, none, 1.5, none),
+        (none, none, 2.0**31, none),
+        (float("inf"), none, none, none),
+        (none, none, none, none),
+    ):
+        with pytest.raises(CorruptionError, match="record 7: erase_where"):
+            decode(7, _erasure(*numbers))
+    bare = Mutation(Kind.ERASE_WHERE, Identity("a", 1, 1), "ads")
+    with pytest.raises(CorruptionError, match="record 7: version 1 with flags 0"):
+        decode(7, _payload(bare))
+
+
 def test_a_record_of_another_version_or_kind_is_refused() -> None:
     payload = _payload(Mutation(Kind.NOTHING, Identity("a", 1, 1)))
     for place, value in ((0, 2), (1, 99), (40, 2), (40, 16), (44, 1)):

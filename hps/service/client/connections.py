@@ -19,7 +19,7 @@ from hps.service.client.options import ClientConfig
 from hps.service.client.rounds import Request, ask, commit, raise_ended, raise_lost, shards_open
 from hps.service.client.session import Session
 from hps.service.client.transport import Transport
-from hps.service.client.window import DURABLE, LOGGED, Change, Draft
+from hps.service.client.window import DURABLE, LOGGED, METHODS, Change, Draft
 from hps.v1 import parameter_server_pb2 as pb
 
 SLOW = 10.0  # calls that go over whole tables may take so many deadlines
@@ -87,13 +87,14 @@ class Connections:
             with self._wait_lock:
                 self._wait_seconds += time.perf_counter() - started
 
-    def until(self) -> float:
+    def until(self, is_slow: bool = False) -> float:
         """The moment at which a call that begins now must have ended."""
-        return time.monotonic() + self.config.deadline
+        return time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
 
     def change(self, drafts: list[tuple[Session, Draft]], what: str) -> list[Change]:
         """Commits changes, and waits until it is known what became of each; see `rounds.commit`."""
-        return commit(drafts, self.until(), what).wait() if drafts else []
+        is_slow = any(METHODS[draft.method].is_slow for _, draft in drafts)
+        return commit(drafts, self.until(is_slow), what).wait() if drafts else []
 
     def ask_all(
         self,
@@ -118,7 +119,7 @@ class Connections:
         """As `ask_all`, with a request of its own for each shard."""
         chosen = self.sessions if sessions is None else sessions
         is_slow = method not in _QUICK
-        until = time.monotonic() + self.config.deadline * (SLOW if is_slow else 1.0)
+        until = self.until(is_slow)
         calls = [
             Request(
                 session,

@@ -364,7 +364,8 @@ class RemoteParameterServer:
                 says which shards have erased theirs; or the rows are erased, and the answer that
                 tells how many was lost.
 
-        Cost: each shard reads the table once, and takes no other change meanwhile.
+        Cost: each shard reads the table once, and takes no other change meanwhile; the call may
+            take ten deadlines.
         """
         return self._periods.erase_where(table, RowsWhere(**where))
 

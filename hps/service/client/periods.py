@@ -81,9 +81,9 @@ class PeriodVerbs:
 
     def erase_where(self, table: str, where: RowsWhere) -> int:
         """As `RemoteParameterServer.erase_where`."""
-        refuse_unscored(config := self._shards.table(table, "erase_where"), config.expiry, where)
-        what = f"erase_where of table {table!r}"
-        self._shards.refuse_older(what)
+        config, what = self._shards.table(table, "erase_where"), f"erase_where of table {table!r}"
+        self._shards.refuse_older(what)  # which tells less of its tables than they have
+        refuse_unscored(config, config.expiry, where)
         if num_open := self._loop.num_open_pipelines:
             raise ConfigError(
                 f"erase_where: {num_open} open pipeline(s); leave the pipeline's `with` block first"

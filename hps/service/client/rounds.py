@@ -15,7 +15,7 @@ from itertools import zip_longest
 from hps import _C
 from hps.errors import HpsError, RemoteError
 from hps.service.client.errors import Failure, Verdict
-from hps.service.client.session import Sent, Session
+from hps.service.client.session import Sent, Session, all_seconds
 from hps.service.client.window import Change, Draft
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds
@@ -69,7 +69,7 @@ class Request:
     def seconds(self, until: float) -> float:
         """How long to wait for an answer."""
         if self.is_slow:
-            return max(0.001, until - time.monotonic())
+            return all_seconds(until)
         return self.session.attempt_seconds(until)
 
 

@@ -33,6 +33,11 @@ MOST_UNDER_WAY = 8  # changes, where the shard allows as many
 _LEAST_TURN_SECONDS = 1.0  # of a change that had to wait for its turn
 
 
+def all_seconds(until: float) -> float:
+    """How long to wait for an answer to what is not tried again before the deadline."""
+    return max(0.001, until - time.monotonic())
+
+
 @dataclass(slots=True, eq=False)
 class Sent:
     """One sending of a change, now or when its turn comes.
@@ -97,7 +102,11 @@ class Session:
     def attempt_seconds(self, until: float) -> float:
         """How long to wait for an answer before trying again."""
         share = max(_LEAST_ATTEMPT_SECONDS, self._deadline / _ATTEMPTS_A_DEADLINE)
-        return max(0.001, min(share, until - time.monotonic()))
+        return min(share, all_seconds(until))
+
+    def _change_seconds(self, change: Change, until: float) -> float:
+        is_slow = METHODS[change.method].is_slow
+        return all_seconds(until) if is_slow else self.attempt_seconds(until)
 
     def warn(self, what: str, seconds_left: float) -> None:
         """Says, to the log of this process, that and why a call is being tried again."""
@@ -172,7 +181,7 @@ class Session:
                 sent, change = self._turns[0], self._turns[0].change
                 change.attempts += 1
                 sent.opening = self._opening
-                seconds = max(_LEAST_TURN_SECONDS, self.attempt_seconds(sent.until))
+                seconds = max(_LEAST_TURN_SECONDS, self._change_seconds(change, sent.until))
                 sent.pending = self.transport.start(change.method, change.message, seconds)
                 self._under_way.append(self._turns.popleft())
                 sent.pending.then(partial(self._answered, sent))
@@ -298,7 +307,7 @@ class Session:
                     return
                 change.attempts += 1
                 opening = self._opening
-            seconds = self.attempt_seconds(until)
+            seconds = self._change_seconds(change, until)
             try:
                 reply = self.transport.call(change.method, change.message, seconds)
             except Failure as failure:

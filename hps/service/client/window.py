@@ -24,19 +24,33 @@ MEMORY, LOGGED, DURABLE = 0, 1, 2
 
 
 class Method:
-    """How the messages of a method with arrays are put together and taken apart."""
+    """How the messages of a method with arrays are put together and taken apart.
 
-    def __init__(self, request: type[Message], arrays: tuple[int, ...], reply: Frame[Any]) -> None:
+    Args:
+        request: its message.
+        arrays: the fields of its arrays.
+        reply: its frame.
+        is_slow: it goes over a whole table, and is not tried again before the deadline.
+    """
+
+    def __init__(
+        self,
+        request: type[Message],
+        arrays: tuple[int, ...],
+        reply: Frame[Any],
+        is_slow: bool = False,
+    ) -> None:
         self.request = Frame(request, arrays)
         self.arrays = arrays
         self.reply = reply
+        self.is_slow = is_slow
 
 
 METHODS = {
     "Push": Method(pb.PushRequest, (10, 11, 14, 15), Frame(pb.PushReply, ())),
     "Assign": Method(pb.AssignRequest, (11, 13, 14, 15), Frame(pb.AssignReply, ())),
     "Erase": Method(pb.EraseRequest, (15,), Frame(pb.EraseReply, (15,))),
-    "EraseWhere": Method(pb.EraseWhereRequest, (), Frame(pb.EraseWhereReply, ())),
+    "EraseWhere": Method(pb.EraseWhereRequest, (), Frame(pb.EraseWhereReply, ()), is_slow=True),
     "Create": Method(pb.CreateRequest, (15,), Frame(pb.CreateReply, (15,))),
     "AdvancePeriod": Method(pb.AdvancePeriodRequest, (), Frame(pb.AdvancePeriodReply, ())),
     "Skip": Method(pb.SkipRequest, (), Frame(pb.SkipReply, ())),

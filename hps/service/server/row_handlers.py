@@ -26,7 +26,7 @@ from hps.service.server.calls import Call
 from hps.service.server.limits import ServerLimits
 from hps.service.shard.answers import PushStep, RowState
 from hps.service.shard.shard import Applied, Identity, Shard, Terms
-from hps.table.rows_where import RowsWhere
+from hps.table.rows_where import WHERE_FIELDS, RowsWhere
 from hps.v1 import parameter_server_pb2 as pb
 
 _PULL = Frame(pb.PullRequest, (15,))
@@ -38,7 +38,6 @@ _CREATE = Frame(pb.CreateRequest, (15,))
 _ITEMS_REPLY = Frame(pb.ItemsReply, (11, 13, 14, 15))
 _STATISTICS = Frame(pb.StatisticsRequest, (15,))
 _STATISTICS_REPLY = Frame(pb.StatisticsReply, (14, 15))
-_WHERE = ("show_below", "click_below", "unseen_for", "score_below")
 _ROWS = 15  # the field of a reply's array
 _REPLY_ROOM = 4096  # bytes of a message besides its arrays
 _MAX_PIECE_ROWS = 65536
@@ -163,7 +162,7 @@ class RowHandlers:
         table = self._table(call, head.table, WRITE, head.lineage)
         require_client(call.caller, head.id.client_id)
         identity = Identity(head.id.client_id, head.id.incarnation, head.id.sequence)
-        given = {name: getattr(head, name) for name in _WHERE if head.HasField(name)}
+        given = {name: getattr(head, name) for name in WHERE_FIELDS if head.HasField(name)}
         applied = self._shard.erase_where(
             identity, table.name, RowsWhere(**given), _terms(call, head.ack)
         )

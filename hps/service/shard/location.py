@@ -19,9 +19,16 @@ from hps.config import (
     TableConfig,
 )
 from hps.contracts.tiers import RowTier
+from hps.errors import MismatchError
 from hps.parameter_server.opening import Tiers
 from hps.ssd_store import engine_of
 from hps.update_log.served_tables import known_tables
+
+# What a table that is there must have as it is asked for.
+_FIXED = (
+    *("dim", "dtype", "optimizer", "initializer", "statistics"),
+    *("expiry", "admission", "max_rows", "max_bytes", "rounding"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +63,16 @@ def served_config(
     """The config to open a store with, and its tables as they are described there now.
 
     Raises:
+        MismatchError: a table of `place` is there, and differs in more than its learning rate,
+            features and share.
         StoreError, CorruptionError: the store could not be looked into.
     """
     (described, undescribed), seed = _look_into(Path(place.path), tiers)
-    named = place.tables if isinstance(place, Config) else ()
-    by_name = {table.name: table for table in [*described, *undescribed, *named]}
+    by_name = {table.name: table for table in [*described, *undescribed]}
+    for table in place.tables if isinstance(place, Config) else ():
+        if (old := by_name.get(table.name)) is not None:
+            refuse_other(old, table, f"{place.path}: table {table.name!r}")
+        by_name[table.name] = table
     ssd = place.ssd
     if isinstance(place, StoreLocation):
         ssd = replace(ssd, engine=engine_of(place.path) or ssd.engine)
@@ -88,6 +100,21 @@ def _look_into(
         return known_tables(path, store), int(store.seed)
     finally:
         store.close()
+
+
+def refuse_other(stored: TableConfig, asked: TableConfig, what: str) -> None:
+    """Raises MismatchError, which begins with `what`, if a table that is there is asked for with
+    other numbers or rules."""
+    for part in _FIXED:
+        old, new = getattr(stored, part), getattr(asked, part)
+        is_same = old == new or (part == "rounding" and not stored.is_narrow)
+        if part == "optimizer" and type(old) is type(new):
+            is_same = old.without_lr() == new.without_lr()
+        if not is_same:
+            raise MismatchError(
+                f"{what}: its {part} is {old!r}, requested is {new!r}; use another name, or the "
+                "stored one"
+            )
 
 
 def with_table(config: ServedConfig, table: TableConfig) -> ServedConfig:

@@ -55,8 +55,9 @@ class Shard:
         options: see ShardOptions.
 
     Raises:
-        ConfigError: tables or shard map do not fit what is stored. StoreError: another process has
-            the store open. CorruptionError: the checkpoint or the log is damaged.
+        MismatchError: a table is stored with other numbers or rules. ConfigError: tables or shard
+            map do not fit what is stored. StoreError: another process has the store open.
+            CorruptionError: the checkpoint or the log is damaged.
 
     >>> import hps, tempfile
     >>> import numpy as np

@@ -7,15 +7,9 @@ from time import monotonic
 
 from hps.checkpoint.names import AUTOMATIC
 from hps.config import TableConfig
-from hps.errors import CapacityError, MismatchError
+from hps.errors import CapacityError
 from hps.service.shard.core import LONG, ServedStore
-from hps.service.shard.location import ServedConfig, with_table
-
-# What a table that is there must have as it is asked for.
-_FIXED = (
-    *("dim", "dtype", "optimizer", "initializer", "statistics"),
-    *("expiry", "admission", "max_rows", "max_bytes", "rounding"),
-)
+from hps.service.shard.location import ServedConfig, refuse_other, with_table
 
 
 class ShardTables:
@@ -31,7 +25,7 @@ class ShardTables:
             self._store.check_able()
             old = self._store.server.tables.get(table.name)
             if old is not None:
-                _check_same(old, table)
+                refuse_other(old, table, f"create_table({table.name!r})")
                 return False
             count, most = len(self._store.server.tables), self._store.options.max_tables
             if count >= most:
@@ -54,16 +48,3 @@ class ShardTables:
                     self._store.reopen(config)
                 raise
             return True
-
-
-def _check_same(stored: TableConfig, asked: TableConfig) -> None:
-    for part in _FIXED:
-        old, new = getattr(stored, part), getattr(asked, part)
-        is_same = old == new or (part == "rounding" and not stored.is_narrow)
-        if part == "optimizer" and type(old) is type(new):
-            is_same = old.without_lr() == new.without_lr()
-        if not is_same:
-            raise MismatchError(
-                f"create_table({stored.name!r}): its {part} is {old!r}, requested is {new!r}; use "
-                f"another name, or the stored one"
-            )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ import torch
 
 import hps
 from hps.errors import ConfigError, RemoteError
+from hps.parameter_server import logged
 from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
@@ -294,6 +296,56 @@ def test_an_erasure_whose_reply_was_lost_erases_once(servers: Service) -> None:
         assert client.num_rows("ads") == 5
         with hps.Pipeline([], client), pytest.raises(ConfigError, match="1 open pipeline"):
             client.erase_where("ads", unseen_for=1)
+
+
+class Counting(GrpcTransport):
+    """Keeps the timeouts of erasures by counts; the first attempt does not come through if it is
+    `deaf`."""
+
+    deaf = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timeouts: list[float] = []
+
+    def start(self, method: str, request: bytes, timeout: float) -> Any:
+        if method == "EraseWhere":
+            self.timeouts.append(timeout)
+            if self.deaf:
+                self.deaf = False
+                return _Failed(Failure(grpc.StatusCode.UNAVAILABLE, None, "gone"))
+        return super().start(method, request, timeout)
+
+    def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        if method == "EraseWhere":
+            self.timeouts.append(timeout)
+        return super().call(method, request, timeout)
+
+
+class CountingClient(RemoteParameterServer):
+    _connect = Counting
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_an_erasure_by_counts_may_take_longer_than_a_push(
+    servers: Service, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    erase_rows = logged.erase_rows
+
+    def slowly(*arguments: Any, **options: Any) -> int:
+        sleep(1.0)
+        return erase_rows(*arguments, **options)
+
+    monkeypatch.setattr(logged, "erase_rows", slowly)
+    monkeypatch.setattr("hps.service.client.session._LEAST_ATTEMPT_SECONDS", 0.1)
+    with CountingClient(servers.addresses, "trainer-0", deadline=0.9) as client:
+        client.push("ads", KEYS, ONES)
+        client.flush()
+        set_up(client, "deaf", deaf)
+        assert client.erase_where("ads", show_below=2) == 12
+        for session in client._connections.sessions:
+            timeouts = vars(session.transport)["timeouts"]
+            assert len(timeouts) == 1 + deaf and 1.0 < min(timeouts) <= max(timeouts) <= 9.0
 
 
 def test_a_server_of_before_there_were_periods_is_told_of(servers: Service) -> None:

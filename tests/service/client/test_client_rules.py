@@ -180,7 +180,8 @@ def test_servers_may_be_changed_for_newer_ones_one_by_one(
 
 
 def test_a_server_that_would_pass_over_the_rules_is_not_asked(tmp_path: Path) -> None:
-    with service(tmp_path, 2, (USERS,)) as servers, OlderClient(servers.addresses) as client:
+    died = replace(ADS, name="died")
+    with service(tmp_path, 2, (USERS, died)) as servers, OlderClient(servers.addresses) as client:
         for table in (
             ADS,
             hps.TableConfig(name="n", dim=1, dtype="bfloat16"),
@@ -190,9 +191,11 @@ def test_a_server_that_would_pass_over_the_rules_is_not_asked(tmp_path: Path) ->
             with pytest.raises(ConfigError, match=words):
                 client.create_table(table)
         assert client.create_table(hps.TableConfig(name="plain", dim=1, features=[]))
-        assert set(client.tables) == {"users", "plain"}
+        assert set(client.tables) == {"users", "died", "plain"}
         with pytest.raises(ConfigError, match=r"shard 0.* erases no rows by what"):
             client.erase_where("users", unseen_for=1)
+        with pytest.raises(ConfigError, match=r"shard 0.* erases no rows by what"):
+            client.erase_where("died", score_below=1.0)  # whose expiry it does not tell
 
 
 def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -> None:
@@ -208,6 +211,27 @@ def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -
         assert asked(servers, plain) == ADS
         with pytest.raises(ConfigError, match=r"its expiry is .* as the flags ask for"):
             asked(servers, replace(ADS, expiry=hps.Expiry(unseen=9)))
+
+
+def test_a_run_whose_table_is_refused_lets_the_servers_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RemoteParameterServer] = []
+    of = RemoteParameterServer.of
+
+    def keep(config: Any) -> RemoteParameterServer:
+        made.append(of(config))
+        return made[-1]
+
+    monkeypatch.setattr(RemoteParameterServer, "of", keep)
+    by = hps.Admission(by="nobody", min_score=1.0)
+    orphan = hps.TableConfig(name="new", dim=2, features=["x"], admission=by)
+    with service(tmp_path, 2, (ADS,)) as servers:
+        config = servers.client().config
+        for table in (orphan, replace(ADS, dim=8)):
+            with pytest.raises(ConfigError, match=r"'nobody'|its dim is 4"):
+                connect(config, [table])
+            assert not made.pop()._connections.is_open
 
 
 def test_a_table_that_another_one_admits_is_made_first(tmp_path: Path) -> None:

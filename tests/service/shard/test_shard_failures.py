@@ -7,6 +7,7 @@ Above it: pytest. Below it: shard_lab.py.
 import errno
 import threading
 from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -18,7 +19,8 @@ from hps import _C
 from hps.errors import DeadlineError
 from hps.service.shard import checkpointer
 from hps.service.shard.core import ServedStore
-from hps.service.shard.shard import Ack, Terms
+from hps.service.shard.shard import Ack, Shard, Terms
+from hps.table.rows_where import RowsWhere
 from tests.service.shard.shard_lab import ShardLab, hps_config
 from tests.service.shard.shard_session import CLIENT, KEYS, Session, ones, train, trained
 from tests.twins.update_log import TwinUpdateLog
@@ -356,3 +358,51 @@ def test_a_table_whose_checkpoint_fails_is_not_there(
     digest = shard.digest("late")
     lab.kill()
     assert lab.open().digest("late") == digest
+
+
+def _damage(store: Path) -> None:
+    """One bit in the middle of the rows."""
+    files = [file for file in store.rglob("*") if file.is_file()]
+    kept = [file for file in files if not file.relative_to(store).parts[0].startswith(("l", "L"))]
+    file = max(kept, key=lambda one: one.stat().st_size)
+    assert file.stat().st_size > 500_000
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.unlink()  # which others may have a link to
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_an_erasure_that_cannot_read_a_row_is_not_in_the_log(tmp_path: Path, engine: str) -> None:
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    config = hps.Config(
+        path=tmp_path / "store",
+        tables=[hps.TableConfig(name="ads", dim=8, statistics=True)],
+        dram=hps.DramCacheConfig(bytes="1MiB"),
+        ssd=hps.SsdStoreConfig(engine=engine),
+        threads=1,
+    )
+    keys, grads = np.arange(20_000, dtype=np.uint64), np.ones((20_000, 8), np.float32)
+    shard = Shard(config)
+    session = Session(shard)
+    for start in range(0, 20_000, 4000):
+        piece = slice(start, start + 4000)
+        shard.push(session.next(), "ads", keys[piece], grads[piece])
+    shard.close()
+    _damage(tmp_path / "store")
+    shard = Shard(config)
+    session = Session(shard)
+    shard.push(session.next(), "ads", keys[:5], grads[:5])
+    session.next()
+    for _ in range(2):
+        with pytest.raises(hps.CorruptionError):
+            shard.erase_where(session.again(), "ads", RowsWhere(show_below=5))
+        assert shard.num_rows("ads") == 20_000 and not shard.failure
+    shard.push(session.again(), "ads", keys[:5], grads[:5])  # the number is free
+    rows = shard.pull("ads", keys[:5])
+    shard.close(checkpoint=False)
+    shard = Shard(config)
+    assert np.array_equal(shard.pull("ads", keys[:5]), rows)
+    assert shard.open_session(CLIENT).marks.applied == session.sequence
+    shard.close(checkpoint=False)

@@ -4,6 +4,7 @@ Above it: pytest. Below it: shard_lab.py.
 """
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,88 @@ def test_an_embedded_server_goes_on_with_the_period_of_a_served_store(tmp_path: 
     shard = Shard(config)
     assert shard.period == 7
     shard.close()
+
+
+RULED = hps.TableConfig(
+    name="sgd",
+    dim=4,
+    optimizer=hps.SGD(lr=0.001),
+    expiry=hps.Expiry(unseen=5),
+    admission=hps.Admission(count=1),
+    max_rows=80,
+    max_bytes="1MiB",
+    dtype="bfloat16",
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expiry": hps.Expiry(unseen=9)},
+        {"expiry": None, "max_rows": None, "max_bytes": None},
+        {"admission": hps.Admission(count=7)},
+        {"admission": None},
+        {"max_rows": 40},
+        {"max_rows": None},
+        {"max_bytes": "2MiB"},
+        {"rounding": "nearest"},
+        {"optimizer": hps.SGD(lr=0.001, weight_decay=0.5)},
+    ],
+    ids=lambda change: "-".join(map(str, next(iter(change.items())))),
+)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_served_store_is_not_opened_with_other_rules(
+    tmp_path: Path, change: dict[str, Any], is_killed: bool
+) -> None:
+    lab = ShardLab(tmp_path)
+    lab.config = hps_config(lab.config, tables=[RULED])
+    shard = lab.open()
+    shard.push(Session(shard).next(), "sgd", KEYS, ones())
+    digest = shard.digest("sgd")
+    if not is_killed:
+        shard.close()
+    lab.kill()
+    lab.config = hps_config(lab.config, tables=[replace(RULED, **change)])
+    with pytest.raises(MismatchError, match=rf"store: table 'sgd': its {next(iter(change))} is"):
+        lab.open()
+    lab.kill()
+    lab.config = hps_config(lab.config, tables=[RULED])
+    shard = lab.open()
+    assert shard.tables == [RULED] and shard.digest("sgd") == digest
+    lab.kill()
+
+
+def test_a_served_store_is_opened_with_another_rate_and_share(tmp_path: Path) -> None:
+    wide = replace(RULED, dtype="float32")
+    lab = ShardLab(tmp_path)
+    lab.config = hps_config(lab.config, tables=[wide])
+    lab.open()
+    lab.kill()
+    other = replace(wide, optimizer=hps.SGD(lr=0.5), share=2.0, rounding="nearest")
+    lab.config = hps_config(lab.config, tables=[other])
+    assert lab.open().tables == [other]
+    lab.kill()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rounding_stays_while_a_log_waits(tmp_path: Path, dtype: str) -> None:
+    table = hps.TableConfig(name="sgd", dim=4, optimizer=hps.SGD(lr=0.001), dtype=dtype)
+    nearest = replace(table, rounding="nearest")
+    lab = ShardLab(tmp_path)
+    lab.config = hps_config(lab.config, tables=[table])
+    shard = lab.open()
+    session = Session(shard)
+    for _ in range(5):
+        shard.push(session.next(), "sgd", KEYS, ones())
+    digest = shard.digest("sgd")
+    lab.kill()
+    if dtype == "bfloat16":
+        with pytest.raises(hps.ConfigError, match=r"'sgd': rounding='nearest' was 'stochastic'"):
+            lab.embedded(tables=[nearest])
+        lab.kill()
+        with lab.embedded() as server:
+            server.checkpoint()
+        lab.kill()
+    with lab.embedded(tables=[nearest]) as server:
+        assert pair(server) == digest
+    lab.kill()

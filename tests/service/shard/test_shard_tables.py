@@ -158,6 +158,12 @@ def test_records_are_replayed_with_the_numbers_that_the_tables_had_behind_a_rest
     new = dataclasses.replace(old, optimizer=dataclasses.replace(old.optimizer, eps=0.25))
     plain = lab.config
     lab.config = dataclasses.replace(plain, tables=[plain.tables[0], new])
+    with pytest.raises(MismatchError, match=r"'adagrad': its optimizer is .*eps=1\.0"):
+        lab.open()
+    lab.kill()
+    with lab.embedded() as server:  # by itself it may
+        server.checkpoint()
+    lab.kill()
     shard = lab.open()
     shard.restore("base")
     session = Session(shard)
@@ -170,9 +176,8 @@ def test_records_are_replayed_with_the_numbers_that_the_tables_had_behind_a_rest
     assert shard.stats()["service"]["records_replayed"] == 2
     assert shard.digest("adagrad") == digest
     lab.kill()
-    lab.config = plain
     with pytest.raises(hps.ConfigError, match=r"eps=.* was 0\.25"):
-        lab.open()
+        lab.embedded(tables=plain.tables)
 
 
 def test_a_push_without_a_rate_has_the_tables_own_before_and_after_a_death_behind_a_restore(
