@@ -4,6 +4,7 @@ to another number of ranks.
 Above it: pytest. Below it: ranks.py; `hps reshard`.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import hps
 from hps.cluster.folder.offline import reshard
 from hps.cluster.world.local_world import LocalWorld
 from hps.contracts.updates import RowUpdate
+from hps.errors import CorruptionError
+from hps.ssd_store import SsdStore
 from tests.cluster.ranks import Failure, run_ranks, successes
 
 ADS = hps.TableConfig(name="ads", dim=4, features=["a"], statistics=True)
@@ -215,3 +218,81 @@ def test_tables_that_count_are_stepped_together(tmp_path: Path) -> None:
                 np.add.at(click, of.astype(np.int64), clicks[place])
         recount += [show.tolist(), click.tolist()]
     assert successes(run_ranks(3, body)) == [recount] * 3
+
+
+BOUNDED = hps.TableConfig(
+    name="ads", dim=2, statistics=True, expiry=hps.Expiry(unseen=9), max_rows=100
+)
+
+
+def push_40(server: hps.ClusterParameterServer, period: int, world: LocalWorld) -> None:
+    keys = np.arange(40 * period, 40 * period + 40, dtype=np.uint64)[world.rank :: 2].copy()
+    server.push("ads", keys, np.ones((20, 2), np.float32))
+
+
+def test_a_store_that_cannot_begin_keeps_all_ranks_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, is_damaged = SsdStore.check_period, threading.Event()
+
+    def check_period(self: SsdStore, *arguments: Any) -> None:
+        if is_damaged.is_set() and threading.current_thread().name == "rank 1":
+            raise CorruptionError("damaged")
+        old(self, *arguments)
+
+    monkeypatch.setattr(SsdStore, "check_period", check_period)
+
+    def body(world: LocalWorld) -> list[int]:
+        config = hps.Config(path=tmp_path / "s", tables=[BOUNDED])
+        found = []
+        with hps.ClusterParameterServer(config, world) as server:
+            for period in range(3):
+                push_40(server, period, world)
+                if period == 2:
+                    is_damaged.set()
+                    with pytest.raises(CorruptionError, match="damaged"):
+                        server.advance_period()
+                    found += [server.period, server.num_rows("ads")]
+                    world.control.barrier()
+                    is_damaged.clear()
+                    world.control.barrier()
+                server.advance_period()
+            return [*found, server.period, server.num_rows("ads")]
+
+    assert successes(run_ranks(2, body)) == [[2, 120, 3, 80]] * 2
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_ranks_that_came_apart_are_brought_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """As if none had failed: also new rules, and rows that a bound takes."""
+    old, fails_at = SsdStore.set_period, [failing]
+
+    def set_period(self: SsdStore, period: int, horizons: Any = None) -> None:
+        if period in fails_at and threading.current_thread().name == "rank 1":
+            fails_at.clear()
+            raise hps.StoreError(28, "no space")
+        old(self, period, horizons)
+
+    def train(world: LocalWorld, name: str, failing: int) -> tuple[Any, list[Any]]:
+        config = hps.Config(path=tmp_path / name, tables=[BOUNDED])
+        with hps.ClusterParameterServer(config, world) as server:
+            for period in range(1, 5):
+                push_40(server, period, world)
+                if period == failing:
+                    with pytest.raises(hps.StoreError, match="no space"):
+                        server.advance_period()
+                    now = rf"\[{period}, {period - 1}\] .* advance_period\(to={period}\)"
+                    for to in (None, period + 1):
+                        with pytest.raises(hps.ConfigError, match=now):
+                            server.advance_period(to)
+                    assert server.advance_period(period) == period
+                else:
+                    server.advance_period()
+            return server.digest("ads"), [server.period, server.num_rows("ads")]
+
+    whole = successes(run_ranks(2, lambda world: train(world, "whole", 0)))
+    monkeypatch.setattr(SsdStore, "set_period", set_period)
+    assert successes(run_ranks(2, lambda world: train(world, "apart", failing))) == whole
+    assert whole[0][1] == [4, 80] and not fails_at
