@@ -5,6 +5,7 @@ Above it: pytest. Below it: ranks.py; `hps reshard`.
 """
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,8 @@ BOUNDED = hps.TableConfig(
     name="ads", dim=2, statistics=True, expiry=hps.Expiry(unseen=9), max_rows=100
 )
 
+OTHER_RULES = replace(BOUNDED, expiry=hps.Expiry(unseen=6))
+
 
 def push_40(server: hps.ClusterParameterServer, period: int, world: LocalWorld) -> None:
     keys = np.arange(40 * period, 40 * period + 40, dtype=np.uint64)[world.rank :: 2].copy()
@@ -275,24 +278,33 @@ def test_ranks_that_came_apart_are_brought_together(
             raise hps.StoreError(28, "no space")
         old(self, period, horizons)
 
-    def train(world: LocalWorld, name: str, failing: int) -> tuple[Any, list[Any]]:
-        config = hps.Config(path=tmp_path / name, tables=[BOUNDED])
-        with hps.ClusterParameterServer(config, world) as server:
-            for period in range(1, 5):
-                push_40(server, period, world)
-                if period == failing:
-                    with pytest.raises(hps.StoreError, match="no space"):
+    def train(world: LocalWorld, name: str, failing: int) -> list[Any]:
+        keys, found = np.arange(200, dtype=np.uint64), []
+        for table, periods in ((BOUNDED, (1, 2)), (OTHER_RULES, (3, 4))):
+            config = hps.Config(path=tmp_path / name, tables=[table])
+            with hps.ClusterParameterServer(config, world) as server:
+                for period in periods:
+                    push_40(server, period, world)
+                    found.append(server.statistics("ads", keys)["dies_at"].tolist())
+                    if period == failing:
+                        come_apart(server, period)
+                        assert server.advance_period(period) == period
+                    else:
                         server.advance_period()
-                    now = rf"\[{period}, {period - 1}\] .* advance_period\(to={period}\)"
-                    for to in (None, period + 1):
-                        with pytest.raises(hps.ConfigError, match=now):
-                            server.advance_period(to)
-                    assert server.advance_period(period) == period
-                else:
-                    server.advance_period()
-            return server.digest("ads"), [server.period, server.num_rows("ads")]
+                    found.append(server.statistics("ads", keys)["dies_at"].tolist())
+                server.checkpoint()
+                found += [server.digest("ads"), server.period, server.num_rows("ads")]
+        return found
+
+    def come_apart(server: hps.ClusterParameterServer, period: int) -> None:
+        with pytest.raises(hps.StoreError, match="no space"):
+            server.advance_period()
+        now = rf"\[{period}, {period - 1}\] .* advance_period\(to={period}\)"
+        for to in (None, period + 1):
+            with pytest.raises(hps.ConfigError, match=now):
+                server.advance_period(to)
 
     whole = successes(run_ranks(2, lambda world: train(world, "whole", 0)))
     monkeypatch.setattr(SsdStore, "set_period", set_period)
     assert successes(run_ranks(2, lambda world: train(world, "apart", failing))) == whole
-    assert whole[0][1] == [4, 80] and not fails_at
+    assert whole[0][-2:] == [4, 80] and not fails_at
