@@ -485,6 +485,8 @@ class ClusterParameterServer:
 
         Raises:
             ConfigError: as there, or the ranks give different ones; on every rank, and none began.
+                Or they are in different periods, as the last step failed on one of them, its disk
+                full, say: `to`, the latest of those, brings all into one.
             ClusterError: another rank is gone or does not answer.
         """
         return self._periods.advance(to)

@@ -2,8 +2,10 @@
 
 Above it: parameter_server.py, whose docstrings say what each verb takes and raises. Below it:
 exchanges.py, the control channel, the rank's own server. A period begins on all ranks or none:
-every rank looks first whether it can, and none begins before all have. So it is with other rules,
-for which each rank makes a pass over its rows before any begins the period in which they hold.
+every rank looks first whether it can, its store too, and none begins before all have. So it is with
+other rules, for which each rank makes a pass over its rows before any begins the period in which
+they hold. Where the last step fails on a rank all the same, `advance(to)` brings it after the
+others.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
 from hps.common.arrays import AnyArray, as_keys, as_numpy, like, on_host
 from hps.errors import ConfigError
-from hps.parameter_server.bounds import DeathCounts
+from hps.parameter_server.bounds import DeathCounts, EarlyDeaths
 from hps.parameter_server.periods import refuse_emptied, refuse_uncounted
 from hps.parameter_server.server import ParameterServer
 
@@ -41,6 +43,8 @@ class PeriodVerbs:
         if self._together.is_alone:
             return self._local.advance_period(to)
         what, periods = "advance_period", self._local.parts.periods
+        if self._refuse_apart(to):
+            return self._catch_up()
         target = self._together.agreed(what, lambda: periods.check(to))
         gather = self._together.world.control.gather
         targets = gather(target)
@@ -55,7 +59,49 @@ class PeriodVerbs:
             self._change_rules(target, changed)
         counts = self._together.agreed(what, lambda: periods.count_bounded(target, changed))
         whole = {name: self._over_ranks(part) for name, part in sorted(counts.items())}
-        return self._together.agreed(what, lambda: periods.advance_as(target, changed, whole))
+        early = self._together.agreed(what, lambda: periods.find_early(target, whole))
+        return self._together.agreed(what, lambda: periods.advance_as(target, changed, early))
+
+    def _refuse_apart(self, to: int | None) -> bool:
+        """False where all ranks are in one period; True where they are not, and all ask for the
+        latest of theirs.
+
+        Raises:
+            ConfigError: they are not, and a rank asks for another one.
+        """
+        own = self._together.agreed("advance_period", lambda: self._local.period)
+        gather = self._together.world.control.gather
+        now, asked = gather(own), gather(to)
+        if min(now) == max(now):
+            return False
+        if any(one != max(now) for one in asked):
+            raise _shared(
+                f"advance_period: the ranks are in periods {now} (by rank), as one failed when "
+                f"others had begun theirs; advance_period(to={max(now)}) on every rank brings all "
+                "into one period, or restore a checkpoint"
+            )
+        return True
+
+    def _catch_up(self) -> int:
+        """Brings the ranks that are behind into the period of the first one, with what died early
+        there: bounds are of all ranks together. What failed may fail again, and be repeated."""
+        what, periods = "advance_period", self._local.parts.periods
+        own = self._local.period
+        early = {name: list(deaths) for name, deaths in periods.early.items()}
+        gather = self._together.world.control.gather
+        now, found = gather(own), gather(early)
+        target = max(now)
+        of_first = found[now.index(target)]
+        given = {name: EarlyDeaths(*deaths) for name, deaths in of_first.items()}
+
+        def follow() -> int:
+            if own == target:
+                return target
+            changed = periods.changed()
+            periods.change_rules(target, changed)
+            return periods.advance_as(target, changed, given)
+
+        return self._together.agreed(what, follow)
 
     def _change_rules(self, target: int, names: Sequence[str]) -> None:
         """All ranks look at their rows before one changes any. Where a pass fails on one of them

@@ -100,6 +100,9 @@ class RowTier(Protocol):
             horizons: by table: its rows die early that would by then; later ones do not.
         """
 
+    def check_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
+        """Raises what would keep `set_period` of the same from being done; no row changes."""
+
     def count_deaths(self, table: str, period: int) -> npt.NDArray[np.uint64]:
         """Rows of a table with expiry that live beyond a period, not before the store's: [0] never
         die, [i] die in the i-th period after it, i up to the longest gap that counts."""

@@ -75,9 +75,10 @@ class LoggedMutations:
         with tables.updates:
             if mutation.kind == Kind.PERIOD:
                 tables.begin_change("advance_period")
-                log()
                 if mutation.period > tables.period:
-                    self._periods.begin(mutation.period)
+                    self._periods.begin(mutation.period, None if log is _log_nothing else log)
+                else:
+                    log()
                 return None
             stack = tables.stack(mutation.table)
             if mutation.kind == Kind.ERASE_WHERE:

@@ -5,7 +5,7 @@ has the period and tells the caches of it; life.py, which changes rules; batches
 tiers/statistics.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -87,15 +87,30 @@ class Periods:
                 tables.stacks[name].write_back()
             return {name: tables.store.count_deaths(name, target) for name in bounded}
 
+    def find_early(self, target: int, counts: Mapping[str, DeathCounts]) -> dict[str, EarlyDeaths]:
+        """Which rows die early, as bounds want it of these counts: of all ranks. Makes sure that
+        the store can begin the period so; nothing changes."""
+        tables = self._tables
+        with tables.updates:
+            early = {name: self._early_of(name, of_table) for name, of_table in counts.items()}
+            tables.check_period(target, early)
+            return early
+
     def advance_as(
-        self, target: int, names: Iterable[str], counts: Mapping[str, DeathCounts]
+        self, target: int, names: Iterable[str], early: Mapping[str, EarlyDeaths]
     ) -> int:
         """As `advance`, where rows of these tables have their new periods of death already, and
-        rows die early as bounds want it of these counts: of all ranks."""
+        it is known which rows die early."""
         with self._tables.updates:
             changed = self._rules_of(names)
-            self._begin(self.check(target), changed, is_applied=True, counts=counts)
+            self._begin(self.check(target), changed, is_applied=True, early=early)
             return self._tables.period
+
+    @property
+    def early(self) -> dict[str, EarlyDeaths]:
+        """What bounds did as the period began, by table."""
+        with self._tables.updates:
+            return dict(self._tables.early)
 
     def _rules_of(self, names: Iterable[str]) -> dict[str, Expiry | None]:
         """What the config says of tables."""
@@ -130,9 +145,10 @@ class Periods:
         with self._tables.lock:
             return list(self._tables.changed_rules())
 
-    def begin(self, period: int) -> None:
-        """The store is at that period from now on, and rows die as before. Within the updates."""
-        self._begin(period, {})
+    def begin(self, period: int, log: Callable[[], None] | None) -> None:
+        """The store is at that period from now on, and rows die as before; `log`, if any, is called
+        once nothing refuses it any more. Within the updates."""
+        self._begin(period, {}, log=log)
 
     def _begin(
         self,
@@ -141,10 +157,11 @@ class Periods:
         *,
         allow_empty: bool = False,
         is_applied: bool = False,
-        counts: Mapping[str, DeathCounts] | None = None,
+        early: Mapping[str, EarlyDeaths] | None = None,
+        log: Callable[[], None] | None = None,
     ) -> None:
         """Begins a period with other rules of some tables, which their rows carry already if they
-        are applied. Within the updates."""
+        are applied; None for what dies early finds it out. Within the updates."""
         tables = self._tables
         tables.begin_change("advance_period")
         mortal = {*changed, *tables.rules} & tables.stacks.keys()
@@ -158,11 +175,21 @@ class Periods:
                     refuse_emptied(tables.configs[name], *change.num_dying())
             self._apply(changes)
             rules = self._rules_with(changed)
-            early = self._early_deaths(target, rules.keys() & mortal, allow_empty, counts)
+            if early is None:
+                early = self._early_deaths(target, rules.keys() & mortal, allow_empty)
+            if log is not None:
+                with tables.lock:
+                    self._refuse_pinned(mortal)
+                tables.check_period(target, early)
+                log()
             with tables.lock:
-                if mortal and (pins := tables.pins):  # which may have come since it was checked
-                    raise pinned_meanwhile(pins)
+                self._refuse_pinned(mortal)
                 tables.begin_period(target, rules, early)
+
+    def _refuse_pinned(self, mortal: Collection[str]) -> None:
+        """Of pins that may have come since it was checked. Under the lock."""
+        if mortal and (pins := self._tables.pins):
+            raise pinned_meanwhile(pins)
 
     def _most(self, table: str) -> int | None:
         """How many rows this store may have of a table as a period begins."""
@@ -170,26 +197,22 @@ class Periods:
         return None if config is None else most_rows(config, self._tables.num_shards)
 
     def _early_deaths(
-        self,
-        target: int,
-        names: Iterable[str],
-        allow_empty: bool,
-        counts: Mapping[str, DeathCounts] | None,
+        self, target: int, names: Iterable[str], allow_empty: bool
     ) -> dict[str, EarlyDeaths]:
         """What bounds want of tables whose rows are all in the store, by the rules of the period.
         Within `still`, so that none changes before it begins."""
-        found = {}
-        for name in names:
-            if (most := self._most(name)) is None:
-                continue
-            if counts is None:
-                of_table = self._tables.store.count_deaths(name, target)
-            else:
-                of_table = counts[name]
-            found[name] = early = find_lead(of_table, most, allow_empty)
-            num_left = int(of_table.sum()) - early.rows
-            warn_if_over(name, num_left, most, num_left > int(of_table[0]))
-        return found
+        count = self._tables.store.count_deaths
+        bounded = [name for name in names if self._most(name) is not None]
+        return {name: self._early_of(name, count(name, target), allow_empty) for name in bounded}
+
+    def _early_of(self, table: str, counts: DeathCounts, allow_empty: bool = False) -> EarlyDeaths:
+        """What the bound of a table wants of these counts."""
+        most = self._most(table)
+        assert most is not None, "a bound"
+        early = find_lead(counts, most, allow_empty)
+        num_left = int(counts.sum()) - early.rows
+        warn_if_over(table, num_left, most, num_left > int(counts[0]))
+        return early
 
     def _target(self, to: int | None) -> int:
         """The period to begin, if it may begin now. Under the lock."""

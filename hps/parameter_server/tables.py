@@ -196,13 +196,17 @@ class Tables:
         """What the next period changes; see life.py."""
         return changed_rules(self.stored, self.rules, self.unsettled)
 
+    def check_period(self, period: int, early: Mapping[str, EarlyDeaths]) -> None:
+        """Raises what would keep the store from a period that begins so; nothing changes."""
+        self.store.check_period(period, _horizons(period, early))
+
     def begin_period(
         self, period: int, rules: Mapping[str, Expiry], early: Mapping[str, EarlyDeaths]
     ) -> None:
         """As set_life, where rows may be dead in the period, or are to die early in it; none of
         them is dirty. With the updates, `still` and the lock."""
         before, old = self.period, self.rules
-        horizons = {name: period + deaths.lead for name, deaths in early.items()}
+        horizons = _horizons(period, early)
         # The store may have more tables than are named; it tells their rows by itself.
         mortal = [self.stacks[name] for name in {*old, *rules} & self.stacks.keys()]
         try:
@@ -291,3 +295,8 @@ class Tables:
 
 def _early_deaths(extras: Mapping[str, bytes]) -> dict[str, EarlyDeaths]:
     return {name: EarlyDeaths(*early) for name, early in decode_early(extras).items()}
+
+
+def _horizons(period: int, early: Mapping[str, EarlyDeaths]) -> dict[str, int]:
+    """By table: its rows die with a period that would by then."""
+    return {name: period + deaths.lead for name, deaths in early.items()}

@@ -260,6 +260,10 @@ class SsdStore:
             given[self._number(table)] = horizon
         self._open_native().set_period(period, True, given)
 
+    def check_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
+        """As `RowTier.check_period`: all is in memory; an open store can."""
+        self._open_native()
+
     def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
         """As `RowTier.count_deaths`. Cost as set_period."""
         counts = np.empty(_C.MAX_GAP + 1, np.uint64)

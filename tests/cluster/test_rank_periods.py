@@ -4,6 +4,8 @@ to another number of ranks.
 Above it: pytest. Below it: ranks.py; `hps reshard`.
 """
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import hps
 from hps.cluster.folder.offline import reshard
 from hps.cluster.world.local_world import LocalWorld
 from hps.contracts.updates import RowUpdate
+from hps.errors import CorruptionError
+from hps.ssd_store import SsdStore
 from tests.cluster.ranks import Failure, run_ranks, successes
 
 ADS = hps.TableConfig(name="ads", dim=4, features=["a"], statistics=True)
@@ -215,3 +219,92 @@ def test_tables_that_count_are_stepped_together(tmp_path: Path) -> None:
                 np.add.at(click, of.astype(np.int64), clicks[place])
         recount += [show.tolist(), click.tolist()]
     assert successes(run_ranks(3, body)) == [recount] * 3
+
+
+BOUNDED = hps.TableConfig(
+    name="ads", dim=2, statistics=True, expiry=hps.Expiry(unseen=9), max_rows=100
+)
+
+OTHER_RULES = replace(BOUNDED, expiry=hps.Expiry(unseen=6))
+
+
+def push_40(server: hps.ClusterParameterServer, period: int, world: LocalWorld) -> None:
+    keys = np.arange(40 * period, 40 * period + 40, dtype=np.uint64)[world.rank :: 2].copy()
+    server.push("ads", keys, np.ones((20, 2), np.float32))
+
+
+def test_a_store_that_cannot_begin_keeps_all_ranks_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, is_damaged = SsdStore.check_period, threading.Event()
+
+    def check_period(self: SsdStore, *arguments: Any) -> None:
+        if is_damaged.is_set() and threading.current_thread().name == "rank 1":
+            raise CorruptionError("damaged")
+        old(self, *arguments)
+
+    monkeypatch.setattr(SsdStore, "check_period", check_period)
+
+    def body(world: LocalWorld) -> list[int]:
+        config = hps.Config(path=tmp_path / "s", tables=[BOUNDED])
+        found = []
+        with hps.ClusterParameterServer(config, world) as server:
+            for period in range(3):
+                push_40(server, period, world)
+                if period == 2:
+                    is_damaged.set()
+                    with pytest.raises(CorruptionError, match="damaged"):
+                        server.advance_period()
+                    found += [server.period, server.num_rows("ads")]
+                    world.control.barrier()
+                    is_damaged.clear()
+                    world.control.barrier()
+                server.advance_period()
+            return [*found, server.period, server.num_rows("ads")]
+
+    assert successes(run_ranks(2, body)) == [[2, 120, 3, 80]] * 2
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_ranks_that_came_apart_are_brought_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """As if none had failed: also new rules, and rows that a bound takes."""
+    old, fails_at = SsdStore.set_period, [failing]
+
+    def set_period(self: SsdStore, period: int, horizons: Any = None) -> None:
+        if period in fails_at and threading.current_thread().name == "rank 1":
+            fails_at.clear()
+            raise hps.StoreError(28, "no space")
+        old(self, period, horizons)
+
+    def train(world: LocalWorld, name: str, failing: int) -> list[Any]:
+        keys, found = np.arange(200, dtype=np.uint64), []
+        for table, periods in ((BOUNDED, (1, 2)), (OTHER_RULES, (3, 4))):
+            config = hps.Config(path=tmp_path / name, tables=[table])
+            with hps.ClusterParameterServer(config, world) as server:
+                for period in periods:
+                    push_40(server, period, world)
+                    found.append(server.statistics("ads", keys)["dies_at"].tolist())
+                    if period == failing:
+                        come_apart(server, period)
+                        assert server.advance_period(period) == period
+                    else:
+                        server.advance_period()
+                    found.append(server.statistics("ads", keys)["dies_at"].tolist())
+                server.checkpoint()
+                found += [server.digest("ads"), server.period, server.num_rows("ads")]
+        return found
+
+    def come_apart(server: hps.ClusterParameterServer, period: int) -> None:
+        with pytest.raises(hps.StoreError, match="no space"):
+            server.advance_period()
+        now = rf"\[{period}, {period - 1}\] .* advance_period\(to={period}\)"
+        for to in (None, period + 1):
+            with pytest.raises(hps.ConfigError, match=now):
+                server.advance_period(to)
+
+    whole = successes(run_ranks(2, lambda world: train(world, "whole", 0)))
+    monkeypatch.setattr(SsdStore, "set_period", set_period)
+    assert successes(run_ranks(2, lambda world: train(world, "apart", failing))) == whole
+    assert whole[0][-2:] == [4, 80] and not fails_at

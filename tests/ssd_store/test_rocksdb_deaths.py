@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 import hps
 from hps.errors import CorruptionError, StoreError
 from hps.ssd_store import TableSchema
+from hps.ssd_store.rocksdb import burial
+from hps.ssd_store.rocksdb.deaths import ABSENT, NO_ROWS, Change, Deaths
 from hps.ssd_store.rocksdb.manifest import RocksDbManifest
 
 pytest.importorskip("rocksdict")
@@ -77,7 +80,7 @@ def test_counts_and_entries_follow_every_write(tmp_path: Path) -> None:
             store.set_period(period, {"ads": horizon})
             model = {key: death for key, death in model.items() if not 0 < death <= horizon}
         if step % 7 == 6:
-            store._change(store._bury)
+            store._change(store._open_live_or_raise().bury)
         if step % 10 == 9:
             extras = {"period.json": json.dumps({"period": period}).encode()}
             store.checkpoint(extras=extras)
@@ -165,13 +168,13 @@ def test_a_checkpoint_that_is_refused_leaves_the_marks(
         assert records_of(store) == 20
 
 
-def test_entries_that_are_missing_are_damage(
+def test_rows_that_no_entry_leads_to_are_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path, compact_in_background=False) as store:
         store.append("ads", rows_that_die(keys_of(0, 10), 3))
         live: Any = store._live
-        monkeypatch.setattr(live.database, "_due", {})
+        monkeypatch.setattr(live.database, "due", lambda *_: NO_ROWS)
         with pytest.raises(CorruptionError, match=r"'ads': 0 rows were found .* 10 are expected"):
             store.set_period(1, {"ads": 3})
         assert store.num_rows("ads") == 10
@@ -190,3 +193,138 @@ def test_tables_whose_rows_live_for_ever_are_written_as_before(tmp_path: Path) -
         store.checkpoint()
     checkpoint = RocksDbManifest.load(tmp_path / "store").current
     assert checkpoint is not None and checkpoint.counts_of("ads") == {0: 7, 3: 1, 4: 2}
+
+
+def damage_entries(path: Path) -> None:
+    """Of a checkpoint with 20,000 rows that die, in the smaller one of its two sorted files."""
+    files = sorted(path.glob("store/cut-*/db/*.sst"), key=lambda file: file.stat().st_size)
+    assert len(files) == 2
+    content = bytearray(files[0].read_bytes())
+    for place in range(100, len(content) // 2, 4096):
+        content[place] ^= 255
+    files[0].write_bytes(content)
+
+
+def make_20_000(path: Path) -> None:
+    with RocksDbStore.open(path / "store", [MORTAL]) as store:
+        store.append("ads", rows_that_die(keys_of(0, 20_000), 3))
+        store.append("ads", rows_that_die(keys_of(20_000, 20_100), 9))
+        store.checkpoint()
+
+
+def test_damaged_entries_are_made_again_of_the_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_20_000(tmp_path)
+    damage_entries(tmp_path)
+    with RocksDbStore.open(tmp_path / "store", [MORTAL], compact_in_background=False) as store:
+        store.check_period(1, {"ads": 3})
+        assert "the entries of its rows that die are damaged" in caplog.text
+        store.set_period(1, {"ads": 3})
+        assert store.num_rows("ads") == len(living(store)) == 100
+        store.append("ads", rows_that_die(keys_of(0, 10), 5))
+        store.checkpoint()
+    assert len(caplog.records) == 1
+    with opened(tmp_path, compact_in_background=False) as store:
+        store.set_period(5, {"ads": 9})
+        store.compact()
+        assert records_of(store) == 100 and store.num_rows("ads") == 0
+
+
+def test_the_dead_are_erased_whose_entries_are_damaged(tmp_path: Path) -> None:
+    make_20_000(tmp_path)
+    damage_entries(tmp_path)
+    with RocksDbStore.open(tmp_path / "store", [MORTAL], compact_in_background=False) as store:
+        store.set_period(3)
+        store.compact()
+        assert records_of(store) == store.num_rows("ads") == 100
+
+
+def test_marks_without_a_record_are_damage(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.append("ads", rows_that_die(keys_of(0, 10), 3))
+        store.set_period(1, {"ads": 3})
+        live: Any = store._live
+        list(live.database.remove(live.tables["ads"]._number, keys_of(0, 2)))
+        with pytest.raises(CorruptionError, match=r"'ads': 2 rows that died early are expected"):
+            store.checkpoint()
+
+
+def test_erasing_that_fails_is_told_and_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(burial, "RETRY_SECONDS", 0.02)
+    with opened(tmp_path) as store:
+        store.append("ads", rows_that_die(keys_of(0, 10), 3))
+        store.append("ads", rows_that_die(keys_of(10, 30), 9))
+        assert (store.stats()["dead_rows"], store.stats()["erasing_failure"]) == (0, "")
+        live: Any = store._live
+        tries = []
+
+        def refuse(batch: Any) -> None:
+            tries.append(batch)
+            raise Exception("IO error: No space left on device: While appending to file")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(live.database, "_write", refuse)
+            store.set_period(3)
+            wait_until(lambda: len(tries) > 3)
+            stats = store.stats()
+            assert stats["dead_rows"] == 10 and "No space left" in stats["erasing_failure"]
+        wait_until(lambda: store.stats()["dead_rows"] == 0)
+        wait_until(lambda: store.stats()["erasing_failure"] == "")
+        assert records_of(store) == 20
+    (warning,) = caplog.records
+    assert warning.name.startswith("hps.") and "dead rows keep their space" in warning.message
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_so()
+
+
+def test_entries_have_a_place_only_where_rows_die(tmp_path: Path) -> None:
+    """So that an hps before there was expiry opens what has none."""
+    rocksdict = pytest.importorskip("rocksdict")
+
+    def families() -> list[str]:
+        newest = max(tmp_path.glob("store/cut-*/db"))
+        return sorted(rocksdict.Rdict.list_cf(str(newest), rocksdict.Options(raw_mode=True)))
+
+    with opened(tmp_path, keep_last=1) as store:
+        store.append("ads", rows_that_die(keys_of(0, 10), 0))
+        store.checkpoint()
+        assert families() == ["default", "table-0"]
+    with opened(tmp_path, keep_last=1) as store:
+        store.append("ads", rows_that_die(keys_of(5, 8), 3))
+        store.checkpoint()
+        assert families() == ["deaths-0", "default", "table-0"]
+        store.erase("ads", keys_of(5, 8))
+        store.checkpoint()
+    with opened(tmp_path, read_only=True) as reader:
+        assert reader.num_rows("ads") == 7
+    with opened(tmp_path) as store:
+        store.append("ads", rows_that_die(keys_of(5, 8), 3))
+        store.set_period(1, {"ads": 3})
+        assert store.num_rows("ads") == 7
+
+
+def test_marks_go_one_by_one_without_a_copy_of_all() -> None:
+    generator = np.random.default_rng(3)
+    keys = np.unique(generator.integers(0, 2**63, 2000).astype(np.uint64))
+    deaths = Deaths({9: len(keys)}, 3)
+    deaths.begin(4, keys, np.full(len(keys), 9))
+    frozen, left = deaths.now.frozen(), set(keys.tolist())
+    num_copies, last = 0, deaths.now.early
+    for piece in np.array_split(generator.permutation(keys), 100):
+        deaths.take(Change(piece, np.full(len(piece), 9), np.full(len(piece), ABSENT)))
+        left -= set(piece.tolist())
+        now = deaths.now
+        assert (now.num_early, now.num_records, now.num_living) == (len(left), len(left), 0)
+        assert now.early.has(keys).tolist() == [key in left for key in keys.tolist()]
+        num_copies += now.early is not last
+        last = now.early
+    assert 1 < num_copies < 15 and deaths.counts == {}
+    assert frozen.early.has(keys).all()

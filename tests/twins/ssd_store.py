@@ -108,6 +108,9 @@ class TwinSsdStore:
                 key: row for key, row in rows.items() if not period < _death(row) <= horizon
             }
 
+    def check_period(self, period: int, horizons: dict[str, int] | None = None) -> None:
+        """Nothing can fail."""
+
     def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
         deaths = [_death(row) for row in self.tables[table].values()]
         gaps = [death and death - period for death in deaths if not 0 < death <= period]

@@ -153,6 +153,10 @@ class ClusterStore:
         """Refused."""
         raise self._read_only()
 
+    def check_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
+        """Refused."""
+        raise self._read_only()
+
     def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
         """Refused: it is for a period that begins."""
         raise self._read_only()

@@ -210,6 +210,14 @@ def read_checked(file: Path, expected: FileDigest) -> bytes:
     return file.read_bytes()
 
 
+def extra_bytes(path: Path, checkpoint: RocksDbCheckpoint | None) -> dict[str, int]:
+    """The length of each blob of a checkpoint; none of no checkpoint."""
+    if checkpoint is None:
+        return {}
+    folder = path / checkpoint.folder
+    return {name: (folder / file).stat().st_size for name, file in checkpoint.extras.items()}
+
+
 def read_extras(
     path: Path, checkpoint: RocksDbCheckpoint, names: Collection[str] | None = None
 ) -> dict[str, bytes]:

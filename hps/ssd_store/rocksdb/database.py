@@ -2,9 +2,9 @@
 
 Above it: live_table.py, live.py. Below it: rocksdict, RocksDB's Python binding, an optional
 dependency. A key is its eight bytes, most significant first, so that RocksDB's order is that of the
-numbers; a value is the row image. Beside the rows of a table with statistics is a column family
-with an entry for each row that dies: its period of death, four bytes, and its key. There is no
-write-ahead log: what counts are the checkpoints.
+numbers; a value is the row image. Beside the rows of a table is, from the first row that dies on, a
+column family with an entry for each of those: its period of death, four bytes, and its key. There
+is no write-ahead log: what counts are the checkpoints.
 """
 
 import errno
@@ -101,6 +101,10 @@ def row_deaths(rows: Rows) -> Periods:
     return rows.view(np.uint32)[:, _DEATH_AT // 4].astype(np.int64)
 
 
+def _due_name(table: int) -> str:
+    return f"deaths-{table}"
+
+
 def _due_bytes(deaths: Periods, keys: Keys) -> list[bytes]:
     """Names of entries of rows that die."""
     entries = np.empty(len(keys), _DUE)
@@ -141,13 +145,14 @@ class RocksDbDatabase:
         if path is None:
             return
         names = {number: f"table-{number}" for number in range(num_tables)}
-        due_names = {number: f"deaths-{number}" for number in self._mortal}
         with translated(path):
-            options = self._options(file_bytes)
-            if read_only:
+            self._family_options = options = self._options(file_bytes)
+            present: set[str] = set()
+            if path.exists():  # one is not where nothing was stored yet
                 present = set(self._module.Rdict.list_cf(str(path), options))
+            due_names = {n: name for n in self._mortal if (name := _due_name(n)) in present}
+            if read_only:
                 names = {number: name for number, name in names.items() if name in present}
-                due_names = {n: name for n, name in due_names.items() if name in present}
                 access = self._module.AccessType.read_only(False)
             else:
                 access = self._module.AccessType.read_write()
@@ -196,6 +201,7 @@ class RocksDbDatabase:
             is_mortal = table in self._mortal
             new = row_deaths(piece) if is_mortal else np.full(len(piece), NEVER, np.int64)
             change = Change(keys, old, new)
+            self._make_due_for(table, change)
             batch = self._new_batch(table)
             for key, image in zip(names, images, strict=True):
                 batch[key] = image
@@ -228,11 +234,38 @@ class RocksDbDatabase:
         differs = change.old != change.new
         for had, deaths in ((True, change.old), (False, change.new)):
             places = np.flatnonzero(differs & (deaths > NEVER))
+            if had and table not in self._due:  # their making failed; they are renewed when needed
+                continue
             for name in _due_bytes(deaths[places], change.keys[places]) if len(places) else ():
                 if had:
                     batch.delete(name, self._due_handles[table])
                 else:
                     batch.put(name, b"", self._due_handles[table])
+
+    def _make_due_for(self, table: int, change: Change) -> None:
+        """Makes sure that there is a place for the entries of a change."""
+        if table not in self._due and (change.new > NEVER).any():
+            self._make_due(table)
+
+    def _make_due(self, table: int) -> None:
+        """Only where it is needed: a version before there was expiry opens no database with it."""
+        assert self._database is not None
+        name = _due_name(table)
+        self._due[table] = self._database.create_column_family(name, self._family_options)
+        self._due_handles[table] = self._database.get_column_family_handle(name)
+
+    def renew_due(self, table: int, records: Iterator[Rows]) -> None:
+        """Puts the entries of all records of a table in the place of those that are there."""
+        assert self._database is not None
+        if self._due.pop(table, None) is not None:
+            del self._due_handles[table]
+            self._database.drop_column_family(_due_name(table))
+        self._make_due(table)
+        for rows in records:
+            keys, deaths = rows.view(np.uint64)[:, 0].copy(), row_deaths(rows)
+            batch = self._new_batch(table)
+            self._move_entries(batch, table, Change(keys, np.full(len(keys), ABSENT), deaths))
+            self._write(batch)
 
     def due(
         self, table: int, first: int, last: int, most: int | None = None

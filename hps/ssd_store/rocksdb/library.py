@@ -1,6 +1,7 @@
 """What is asked of rocksdict's objects, as protocols: it need not be installed.
 
-Above it: database.py, which makes them; store.py, which passes snapshots on. Below it: nothing.
+Above it: database.py, which makes them; live_table.py, which passes snapshots on.
+Below it: nothing.
 """
 
 from collections.abc import Iterator
@@ -74,6 +75,12 @@ class Database(Protocol):
 
     def get_column_family(self, name: str) -> Family:
         """One of them."""
+
+    def create_column_family(self, name: str, options: object) -> Family:
+        """A new one."""
+
+    def drop_column_family(self, name: str) -> None:
+        """Removes one with all that is in it."""
 
     def get_column_family_handle(self, name: str) -> object:
         """What a batch names it by."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hps.checkpoint.blobs import PERIOD, decode_period
+from hps.contracts.tiers import Keys
 from hps.ssd_store.rocksdb import checkpoint_files
 from hps.ssd_store.rocksdb.database import RocksDbDatabase
-from hps.ssd_store.rocksdb.deaths import NO_ROWS, Deaths
+from hps.ssd_store.rocksdb.deaths import NO_ROWS, Deaths, Periods
 from hps.ssd_store.rocksdb.live_table import LiveTable
 from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint
 from hps.table.schema import TableSchema
@@ -41,11 +42,15 @@ class Live(NamedTuple):
         """Records whose period of death has come, and which are still there."""
         return sum(table.deaths.now.num_expired for table in self.tables.values())
 
-    def set_period(self, period: int, horizons: Mapping[str, int]) -> None:
-        """As `RowTier.set_period`. All that may fail comes before anything changes."""
-        early = {
+    def dying(self, period: int, horizons: Mapping[str, int]) -> dict[str, tuple[Keys, Periods]]:
+        """Of these tables the rows that die early, as `LiveTable.dying`."""
+        return {
             name: self.tables[name].dying(period, horizon) for name, horizon in horizons.items()
         }
+
+    def set_period(self, period: int, horizons: Mapping[str, int]) -> None:
+        """As `RowTier.set_period`. All that may fail comes before anything changes."""
+        early = self.dying(period, horizons)
         for name, table in self.tables.items():
             table.deaths.begin(period, *early.get(name, NO_ROWS))
 

@@ -4,6 +4,7 @@ Above it: live.py, store.py. Below it: database.py, deaths.py. A dead record sta
 `bury` erases it, and nothing depends on when that is.
 """
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +21,8 @@ from hps.ssd_store.rocksdb.database import (
 )
 from hps.ssd_store.rocksdb.deaths import NEVER, Deaths, Moment, Periods
 from hps.table.schema import TableSchema
+
+_RENEWED_ROWS = 8192  # at a time
 
 
 class LiveTable:
@@ -43,10 +46,13 @@ class LiveTable:
 
     def get(self, keys: Keys) -> list[bytes | None]:
         """The row image of each key [n], None where none is stored, or a dead one."""
-        now = self.deaths.now  # as of before the read: a row that is stored later lives
+        now = self.deaths.now
+        # Before the read: who is marked is dead, whatever is stored meanwhile; and of a key whose
+        # mark has gone the read finds what was stored then. The period of a new row comes later.
+        was_early = now.early.has(keys)
         images = self._database.get(self._number, keys)
         if self._is_mortal:
-            for place in np.flatnonzero(now.is_dead(keys, deaths_of(images))):
+            for place in np.flatnonzero(was_early | now.is_expired(deaths_of(images))):
                 images[place] = None
         return images
 
@@ -76,7 +82,7 @@ class LiveTable:
         Raises:
             CorruptionError: a record has another length, or there are fewer than there should be.
         """
-        snapshot, now = self._database.snapshot(self._number), self.deaths.now
+        snapshot, now = self._database.snapshot(self._number), self.deaths.now.frozen()
         return self._living(pieces(snapshot, self._row_bytes, now.num_records, batch_rows), now)
 
     def _living(self, records: Iterator[Rows], now: Moment) -> Iterator[Rows]:
@@ -90,42 +96,76 @@ class LiveTable:
 
     def dying(self, period: int, horizon: int) -> tuple[Keys, Periods]:
         """Living rows that die after a period, not later than a horizon: (keys, periods of death).
-        Changes nothing.
+        No row changes; entries that are damaged are made again.
 
         Raises:
-            CorruptionError: others were counted.
+            CorruptionError: rows are damaged, or others were counted.
         """
+        num = self.deaths.num_dying(period + 1, horizon)
+        found = self._due_living(period, horizon)
+        if len(found[0]) != num:
+            self._renew_entries()
+            found = self._due_living(period, horizon)
+        if len(found[0]) != num:
+            raise CorruptionError(
+                f"table {self._name!r}: {len(found[0])} rows were found that die by period "
+                f"{horizon}, {num} are expected; restore an older checkpoint"
+            )
+        return found
+
+    def _due_living(self, period: int, horizon: int) -> tuple[Keys, Periods]:
+        """As `dying`, by the entries as they are."""
         keys, deaths = self._database.due(self._number, period + 1, horizon)
         lives = ~self.deaths.now.is_dead(keys, deaths)
-        num_found, num = np.count_nonzero(lives), self.deaths.num_dying(period + 1, horizon)
-        if num_found != num:
-            raise CorruptionError(
-                f"table {self._name!r}: {num_found} rows were found that die by period {horizon}, "
-                f"{num} are expected; restore an older checkpoint"
-            )
         return keys[lives], deaths[lives]
+
+    def _renew_entries(self) -> None:
+        """Makes the entries of rows that die again, of the rows. Cost: reads the table once."""
+        logging.getLogger(__name__).warning(
+            "hps: warning: table %r: the entries of its rows that die are damaged; they are made "
+            "again of its rows, which are all read for it",
+            self._name,
+        )
+        snapshot, num = self._database.snapshot(self._number), self.deaths.now.num_records
+        rows = pieces(snapshot, self._row_bytes, num, _RENEWED_ROWS)
+        self._database.renew_due(self._number, rows)
 
     def bury(self, most: int) -> int:
         """Erases up to so many records whose period of death has come; tells the bytes of their
         images, 0 if there are none left.
 
         Raises:
-            CorruptionError: there should be some, and none is found.
+            CorruptionError: there should be some, and none is found, by the rows neither.
         """
         now = self.deaths.now
         if not now.num_expired:
             return 0
-        keys, _ = self._database.due(self._number, NEVER + 1, now.period, most)
-        if not (num_removed := self._remove(keys)):
+        if not (num_removed := self._remove_due(now.period, most)):
+            self._renew_entries()
+            num_removed = self._remove_due(now.period, most)
+        if not num_removed:
             raise CorruptionError(
                 f"table {self._name!r}: {now.num_expired} dead rows are expected, none is found; "
                 "restore an older checkpoint"
             )
         return num_removed * self._row_bytes
 
+    def _remove_due(self, period: int, most: int) -> int:
+        keys, _ = self._database.due(self._number, NEVER + 1, period, most)
+        return self._remove(keys)
+
     def bury_early(self) -> None:
-        """Erases what died early."""
-        self._remove(self.deaths.now.early)
+        """Erases what died early.
+
+        Raises:
+            CorruptionError: a record of those is not there.
+        """
+        self._remove(self.deaths.now.early.keys)
+        if num_left := self.deaths.now.num_early:
+            raise CorruptionError(
+                f"table {self._name!r}: {num_left} rows that died early are expected, and are not "
+                "found; restore an older checkpoint"
+            )
 
     # Space.
 

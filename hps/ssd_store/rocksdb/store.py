@@ -81,7 +81,9 @@ class RocksDbStore:
         self._is_read_only = options.get("read_only", False)
         self._worker = Worker(self.path, folder.showing)
         pace = options.get("compaction_bytes_per_second", DEFAULT_COMPACTION_BYTES_PER_SECOND)
-        self._burial = Burial(lambda: self._change(self._bury), pace)
+        self._burial = Burial(
+            self.path, lambda: self._change(lambda: self._open_live_or_raise().bury()), pace
+        )
         self._digests = checkpoint_files.DigestMemory()
         self._lock: checkpoint_files.WriterLock | None = None
         self._pin: checkpoint_files.ReaderPin | None = None
@@ -228,7 +230,7 @@ class RocksDbStore:
         return table_number(self.path, self._numbers, table)
 
     def _table(self, table: str) -> LiveTable:
-        self._number(table)  # refuses a table that is not there
+        self._number(table)  # refuses one that is not there
         return self._open_live_or_raise().tables[table]
 
     def __enter__(self) -> Self:
@@ -332,16 +334,19 @@ class RocksDbStore:
     # Rows that die.
 
     def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
-        """As `RowTier.set_period`. Cost: of a table with a horizon the entries of the rows that die
-        early are read, 12 bytes each; else none. A thread then erases the rows whose period has
-        come, in pieces, at compaction_bytes_per_second of their bytes."""
+        """As `RowTier.set_period`. Cost: the entries of rows that die early are read, 12 bytes
+        each, and their keys marked, 9 bytes of memory each; else none. A thread then erases what
+        is dead, in pieces, at compaction_bytes_per_second of their bytes."""
         self._change(self._set_period, period, dict(horizons or {}))
+
+    def check_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
+        """As `RowTier.check_period`. Cost: as set_period."""
+        self._change(lambda: self._open_live_or_raise().dying(period, horizons or {}))
 
     def _set_period(self, period: int, horizons: dict[str, int]) -> None:
         for table in horizons:
             self._number(table)
-        live = self._open_live_or_raise()
-        live.set_period(period, horizons)
+        self._open_live_or_raise().set_period(period, horizons)
         self._is_changed = True  # so that compaction renews no checkpoint of an earlier period
         self._begin_burial()
 
@@ -349,9 +354,6 @@ class RocksDbStore:
         is_wanted = self._options.get("compact_in_background", True) and not self._is_read_only
         if is_wanted and self._open_live_or_raise().num_expired:
             self._burial.begin()
-
-    def _bury(self) -> int:
-        return self._open_live_or_raise().bury()
 
     def count_deaths(self, table: str, period: int) -> NDArray[np.uint64]:
         """As `RowTier.count_deaths`. Cost: the number of different periods of death."""
@@ -539,23 +541,21 @@ class RocksDbStore:
     def extra_bytes(self, checkpoint: str | int | None = None) -> dict[str, int]:
         """As `RowTier.extra_bytes`."""
         self._open_live_or_raise()
-        return self._worker.run(self._extra_bytes, checkpoint)
-
-    def _extra_bytes(self, checkpoint: str | int | None) -> dict[str, int]:
-        found = self._find(checkpoint)
-        if found is None:
-            return {}
-        folder = self._inside / found.folder
-        return {name: (folder / file).stat().st_size for name, file in found.extras.items()}
+        return self._worker.run(
+            lambda: checkpoint_files.extra_bytes(self._inside, self._find(checkpoint))
+        )
 
     # Figures and the end.
 
     def stats(self) -> Json:
-        """As `RowTier.stats`; bytes_read and bytes_written are row images: RocksDB moves more."""
+        """As `RowTier.stats`. bytes_read, bytes_written: row images. dead_rows: still to be erased;
+        erasing_failure: why they were not."""
         live = self._open_live_or_raise()
         return {
             "bytes_read": self._bytes_read,
             "bytes_written": self._bytes_written,
+            "dead_rows": live.num_expired,
+            "erasing_failure": self._burial.failure,
             **files_figures(live, FoldersOf(self._inside, self._manifest), self._is_read_only),
             "tables": {name: table.stats() for name, table in live.tables.items()},
         }

@@ -400,3 +400,44 @@ def test_rounding_stays_while_a_log_waits(tmp_path: Path, dtype: str) -> None:
     with lab.embedded(tables=[nearest]) as server:
         assert pair(server) == digest
     lab.kill()
+
+
+def test_a_period_that_the_store_refuses_is_not_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or no opening would get past it."""
+    pytest.importorskip("rocksdict")
+    from hps.ssd_store.rocksdb.live_table import LiveTable
+
+    old = LiveTable.dying
+
+    def refuse(self: LiveTable, period: int, horizon: int) -> Any:
+        if period == 2:
+            raise hps.CorruptionError("damaged")
+        return old(self, period, horizon)
+
+    expiry = hps.Expiry(unseen=9)
+    config = hps.Config(
+        path=tmp_path / "store",
+        tables=[hps.TableConfig(name="ads", dim=4, expiry=expiry, max_rows=3)],
+        dram=hps.DramCacheConfig(bytes="64KiB"),
+        ssd=hps.SsdStoreConfig(engine="rocksdb"),
+        threads=1,
+    )
+    shard = Shard(config)
+    session = Session(shard)
+    shard.push(session.next(), "ads", keys_of(1, 2), ones(2))
+    shard.advance_period(session.next(), 1)
+    shard.push(session.next(), "ads", keys_of(3, 4), ones(2))
+    refused = session.next()
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveTable, "dying", refuse)
+        with pytest.raises(hps.CorruptionError, match="damaged"):
+            shard.advance_period(refused, 2)
+        assert shard.num_rows("ads") == 4
+        shard.close(checkpoint=False)
+        shard = Shard(config)
+    assert shard.num_rows("ads") == 4
+    shard.advance_period(refused, 2)
+    assert shard.num_rows("ads") == 2
+    shard.close()
