@@ -33,6 +33,15 @@ def engine_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def is_unfinished(path: str | os.PathLike[str]) -> bool:
+    """True of what a process leaves that dies while it makes a store of segments: a manifest and no
+    file that it could name. The next writer makes the store."""
+    folder = Path(path)
+    if (folder / "CURRENT").exists() or next(folder.glob("MANIFEST-*"), None) is None:
+        return False
+    return all(next(folder.glob(kind), None) is None for kind in ("segment-*", "extra-*"))
+
+
 def check_engine(path: str | os.PathLike[str], asked: str) -> None:
     """Refuses a directory in which another engine's store lies.
 

@@ -328,8 +328,10 @@ def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:
         return len(batch)
     if not isinstance(batch, Mapping):
         return int(getattr(batch, "num_rows", 0))
-    columns = (len(column) for column in batch.values() if hasattr(column, "__len__"))
-    return next(columns, 0)
+    try:
+        return len(next(iter(batch.values()), ()))
+    except TypeError:  # a single value, which is looked at later
+        return 0
 
 
 def _require_columns(wanted: Sequence[str], given: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from hps.errors import ConfigError
 from hps.features.column import IGNORED
 from hps.features.features import Features
 from hps.models.kinds import are_same, load_class
-from hps.ssd_store import check_no_writer, engine_of, open_store
+from hps.ssd_store import check_no_writer, engine_of, is_unfinished, open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.checkpoints import ModelCheckpoint, named_with_model, newest_with_model
 from hps.train.options import ACCUMULATOR, TABLE, TrainOptions
@@ -173,7 +173,7 @@ def _find(options: TrainOptions) -> StoredModel | None:
         with closing(parts):
             # A rank on another host may see it.
             return _stored_in(options, parts) if parts.sees(options.resume_from) else None
-    if engine_of(path) is None:
+    if engine_of(path) is None or is_unfinished(path):
         return None
     check_no_writer(path)  # told before all that may be missing: its writer may be about to add it
     with closing(open_store(path, [], read_only=True, rows=False)) as store:

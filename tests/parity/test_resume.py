@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import hps
 from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 
@@ -171,4 +172,17 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     assert nursery.train(log, store, depth, batches=batches, seconds=seconds) == signal.SIGKILL
     resumed = train(options(log, store, resume=True, depth=depth))
     assert resumed["resumed_from"] is not None
+    assert same_bits(resumed) == same_bits(expected)
+
+
+def test_a_run_that_was_killed_while_its_store_was_made_begins_anew(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]]
+) -> None:
+    log, expected = whole
+    made, left = tmp_path / "made", tmp_path / "left"
+    with hps.ParameterServer(hps.Config(path=made, tables=[hps.TableConfig(name="other", dim=4)])):
+        left.mkdir()
+        shutil.copy(next(made.glob("MANIFEST-*")), left)  # CURRENT would have named it next
+    resumed = train(options(log, left, resume_if_any=True))
+    assert resumed["resumed_from"] is None
     assert same_bits(resumed) == same_bits(expected)
