@@ -147,9 +147,7 @@ def test_servers_erase_the_rows_of_one_process(tmp_path: Path, count: int, engin
             ):
                 with pytest.raises(hps.ConfigError, match=words):
                     client.erase_where(table, **where)
-        for served, shard in zip(servers.servers, servers.shards, strict=True):
-            served.stop()
-            shard.close(checkpoint=False)
+        servers.kill()
     with service(tmp_path, count, tables) as servers, servers.client() as client:
         assert client.digest("ads") == digest
         assert client.num_rows("ads") == len(KEYS) - sum(numbers)

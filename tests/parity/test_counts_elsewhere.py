@@ -53,9 +53,7 @@ def test_servers_that_were_killed_count_what_one_process_does(
     with service(tmp_path, 3, tables()) as servers:
         with servers.client() as client:
             train(client, 0)
-        for server, shard in zip(servers.servers, servers.shards, strict=True):
-            server.stop()
-            shard.close(checkpoint=False)
+        servers.kill()
     with service(tmp_path, 3, tables()) as servers, servers.client() as client:
         assert sum(one.stats()["service"]["records_replayed"] for one in servers.shards) > 50
         found = {name: part.tolist() for name, part in client.statistics("ads", ALL).items()}

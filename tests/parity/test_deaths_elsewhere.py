@@ -50,9 +50,7 @@ def test_rows_die_over_servers(
         with servers.client() as client:
             train(client, depth)
         if is_killed:  # their logs alone have what was pushed, and the periods
-            for server, shard in zip(servers.servers, servers.shards, strict=True):
-                server.stop()
-                shard.close(checkpoint=False)
+            servers.kill()
     with service(tmp_path, count, tables()) as servers, servers.client() as client:
         assert client.period == PERIODS
         assert client.num_rows("ads") == expected["rows"][-1]

@@ -20,7 +20,7 @@ from tests.parity import test_deaths, test_who_waits
 from tests.parity.test_bounds_elsewhere import MOST, bounded
 from tests.parity.test_counts import ALL
 from tests.parity.test_deaths_elsewhere import counts, train
-from tests.service.client.client_lab import Service, service
+from tests.service.client.client_lab import service
 
 
 def narrow_tables() -> list[hps.TableConfig]:
@@ -58,13 +58,6 @@ def seen_in_one(path: Path, tables: list[hps.TableConfig]) -> Any:
         return seen(server)
 
 
-def kill(servers: Service) -> None:
-    """Logs alone have what was done since the tables were made."""
-    for server, shard in zip(servers.servers, servers.shards, strict=True):
-        server.stop()
-        shard.close(checkpoint=False)
-
-
 @pytest.mark.parametrize(
     ("count", "depth", "is_killed"), [(1, 0, False), (3, 2, False), (3, 0, True)]
 )
@@ -80,7 +73,7 @@ def test_tables_that_a_client_makes_are_as_in_one_process(
             assert [client.tables[table.name] for table in tables] == tables
             train(client, depth)
         if is_killed:
-            kill(servers)
+            servers.kill()
     with service(tmp_path, count, ()) as servers, servers.client() as client:
         assert seen(client) == one
         assert [client.create_table(table) for table in tables] == [False, False]
@@ -103,7 +96,7 @@ def test_a_bound_is_one_of_all_shards(tmp_path: Path) -> None:
             ]
             assert [part["max_rows"] for part in figures] == [MOST // count] * count
             assert all(part["rows"] <= MOST // count for part in figures)
-            kill(servers)
+            servers.kill()
         with service(tmp_path / str(count), count, ()) as servers, servers.client() as client:
             assert seen(client) == found
         assert count == 3 or found == one

@@ -128,9 +128,7 @@ def test_servers_have_the_bits_of_one_process(
         with servers.client() as client:
             train(client, depth)
         if is_killed:  # their logs alone have what was pushed, and the periods
-            for server, shard in zip(servers.servers, servers.shards, strict=True):
-                server.stop()
-                shard.close(checkpoint=False)
+            servers.kill()
     with service(tmp_path, count, tables()) as servers, servers.client() as client:
         assert (seen(client), digests(client)) == expected
 

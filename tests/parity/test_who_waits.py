@@ -120,9 +120,7 @@ def test_keys_are_admitted_over_servers(
         with servers.client() as client:
             train(client, depth)
         if is_killed:  # their logs alone have what was pushed
-            for server, shard in zip(servers.servers, servers.shards, strict=True):
-                server.stop()
-                shard.close(checkpoint=False)
+            servers.kill()
     with service(tmp_path, count, tables(rule)) as servers, servers.client() as client:
         assert client.num_rows("ads") == one["rows"][-1]
         assert np.asarray(client.contains("ads", ALL)).tolist() == one["contains"]
