@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif str(arguments.json) == "-":
         raise ConfigError("--out - and --json - would both take standard output; name a file")
     check_out_path(arguments.json)
-    from hps.features.survey import LEAK, survey  # torch takes its time to import
+    from hps.features.survey import survey  # torch takes its time to import
 
     names = ("format", "delimiter", "on_error", "dense", "dense_columns", "dense_transform")
     columns = ("hash_keys", "label", "weight", "group", "ignore")
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{out}: {len(found.columns)} columns of {found.source}, {found.examples:,} examples",
             file=people,
         )
-    for name in found.leaks:
-        print(f"hps: warning: column {name!r}: {LEAK}", file=sys.stderr)
+    for name, text in found.warnings().items():
+        print(f"hps: warning: column {name!r}: {text}", file=sys.stderr)
     write_json(arguments.json, found.to_dict())
     return 0

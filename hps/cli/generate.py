@@ -118,9 +118,19 @@ def run(arguments: argparse.Namespace) -> int:
     writer = LogWriter(config, arguments.format, num_threads)
     progress = _live_line(config.examples) if sys.stderr.isatty() else None
     _report(writer.write(arguments.out, progress))
+    needed = _flags_to_train(config, arguments.format)
+    if needed:
+        print(f"  'hps train' takes it with {needed}")
     if arguments.test is not None:
         _report(writer.write_test(arguments.test))
     return 0
+
+
+def _flags_to_train(config: GeneratorConfig, log_format: str) -> str:
+    """What `hps train` does not see of the log by itself."""
+    if log_format == "criteo" and config.dense != GeneratorConfig().dense:
+        return f"--dense {config.dense}"
+    return ""
 
 
 def _live_line(total: int) -> Callable[[int], None]:

@@ -36,10 +36,19 @@ from hps.types import Batch
 
 NUM_EXAMPLES = 100_000
 LEAK = 'it tells the label nearly alone; if it is known only afterwards: kind = "ignored"'
+MISSING_LEAK = (
+    "that it is missing tells the label nearly alone; if it is known only afterwards: "
+    'kind = "ignored"'
+)
+UNIQUE = (
+    "nearly each example has a value of its own, of which nothing is learned unless it comes "
+    'again: kind = "ignored" leaves it out'
+)
 _ZEROS = "some numbers begin with 0: read as text, and to be given as text where it is scored"
 _TABLE = "features"
 _LEAK_AUC = 0.95  # of one column alone: no property of an example tells clicks so well
 _LEAK_EXAMPLES = 1000  # with fewer it may be chance
+_UNIQUE_SHARE = 0.98  # of values that are no other example's
 _PRIOR_EXAMPLES = 10.0  # by which a key's share of clicks is drawn to that of all
 _KINDS = {LABEL_USE: LABEL, IGNORED_USE: IGNORED, DENSE_USE: DENSE, FEATURE: CATEGORICAL}
 
@@ -56,7 +65,8 @@ class SurveyedColumn:
             empty one); `auc`, of each key's share of clicks in the first half, on the second. Of a
             dense column: `missing`; `mean`, `std`, `min` and `max` of its numbers as the log has
             them; `correlation` of what a model sees of them with the label; `auc`, of the number
-            as a score, or of its opposite where that is better.
+            as a score, or of its opposite where that is better. Of either, where some are missing,
+            `missing_auc`, of whether it is.
         note: of what is made of it, or why nothing is; "" for what needs no saying.
     """
 
@@ -95,6 +105,22 @@ class Survey:
             return []
         return [one.name for one in self.columns if one.figures.get("auc", 0.0) >= _LEAK_AUC]
 
+    def warnings(self) -> dict[str, str]:
+        """Name of a column -> what there is to think of before it is trained on."""
+        found = dict.fromkeys(self.leaks, LEAK)
+        if self.examples < _LEAK_EXAMPLES:
+            return found
+        for one in self.columns:
+            figures = one.figures
+            if figures.get("missing_auc", 0.0) >= _LEAK_AUC:
+                found.setdefault(one.name, MISSING_LEAK)
+        for one in self.columns:
+            there = self.examples * (1 - one.figures.get("missing", 0.0))
+            is_single = "keys" in one.figures and "mean_length" not in one.figures
+            if is_single and one.figures["keys"] >= max(_UNIQUE_SHARE * there, 100):
+                found.setdefault(one.name, UNIQUE)
+        return found
+
     def to_toml(self) -> str:
         """A features file that changes nothing until it is edited; figures are its comments.
 
@@ -109,14 +135,15 @@ class Survey:
             f"# {_comment(self.source)} ({self.format}).",
             f"version = {VERSION}",
         ]
+        warnings = self.warnings()
         for column in self.columns:
             head, *rest = table_lines("columns", column.name, column.said)
             told = _told(column.figures)
             lines += ["", head, *([f"# {told}"] if told else [])]
             if column.note:
                 lines.append(f"# {_comment(column.note)}")
-            if column.name in self.leaks:
-                lines.append(f"# {LEAK}")
+            if column.name in warnings:
+                lines.append(f"# {warnings[column.name]}")
             lines += rest
         return "\n".join(lines) + "\n"
 
@@ -189,7 +216,7 @@ def _dense_figures(
     for place, name in enumerate(raw.dense):
         values = batch.dense.numpy()[:, place]
         there = ~np.isnan(all_numbers[:, place])
-        figures = {"missing": 1 - float(there.mean())}
+        figures = {"missing": 1 - float(there.mean()), **_missing_auc(~there, labels)}
         if there.any():
             seen = values[there].astype(np.float64)
             numbers = all_numbers[there, place].astype(np.float64)
@@ -219,11 +246,20 @@ def _feature_figures(
         if raw.format == "criteo":
             missing = bag_keys == np.uint64(key_of(name, ""))
         figures = {"keys": float(len(distinct)), "missing": float(missing.mean())}
+        figures |= _missing_auc(missing, labels)
         if len(lengths) and lengths.max() > 1:
             figures["mean_length"] = float(lengths.mean())
         auc = _auc(numbers, np.repeat(np.arange(count), lengths), len(distinct), labels)
         found[name] = figures if auc is None else {**figures, "auc": auc}
     return found
+
+
+def _missing_auc(missing: NDArray[np.bool_], labels: NDArray[np.float32]) -> dict[str, float]:
+    """How well it tells clicks that a value is missing; nothing where all or none are."""
+    if missing.all() or not missing.any() or labels.min() == labels.max():
+        return {}
+    auc = _auc_of(missing.astype(np.float64), labels)
+    return {"missing_auc": max(auc, 1 - auc)}
 
 
 def _auc(

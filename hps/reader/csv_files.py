@@ -6,7 +6,7 @@ divided into the header's columns is a bad row; a row without anything in it is 
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +20,7 @@ from hps.errors import DataError, StoreError
 from hps.reader.config import ReaderConfig
 from hps.reader.csv_blocks import Blocks, Parse, open_unpacked
 from hps.reader.csv_lines import SwallowedLines, ends_in_quote, place_in_words
-from hps.reader.csv_words import BLOCK_BYTES, DELIMITERS, Words, unclosed
+from hps.reader.csv_words import BLOCK_BYTES, DELIMITERS, Words, header_advice, unclosed
 from hps.reader.dense_text import MISSING
 from hps.reader.records import Piece, RecordColumns
 from hps.reader.urls import LogFile
@@ -29,6 +29,8 @@ _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _WHOLE = r"^\s*[+-]?\d*\s*$"
 _ZERO_FIRST = r"^\s*[+-]?0\d"
 LEADING_ZEROS = "leading_zeros"  # in the metadata of a field of text that looks like whole numbers
+_TYPES = csv.ConvertOptions()
+_FLAGS = {**dict.fromkeys(_TYPES.true_values, "1"), **dict.fromkeys(_TYPES.false_values, "0")}
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -56,11 +58,15 @@ class CsvFiles:
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise DataError(f"{path}: columns {twice} appear twice in the header")
+            raise DataError(
+                f"{path}: columns {twice} appear twice in the header; give each column a name of "
+                f"its own{header_advice(names)}"
+            )
         empty = [place for place, name in enumerate(names, 1) if not name]
         if empty and "" not in self._config.ignore:
             raise DataError(
                 f"{path}: column {empty[0]} has no name in the header; name it, or leave it out"
+                f"{header_advice(names)}"
             )
         numbers = [
             field.name
@@ -79,6 +85,8 @@ class CsvFiles:
         self, field: pa.Field, whole: Collection[str], zeros: Collection[str]
     ) -> pa.Field:
         name, kind = field.name, _plain(field.type)
+        if name == self._config.label and pa.types.is_boolean(field.type):
+            return pa.field(name, field.type)
         is_float = pa.types.is_floating(field.type)
         if name in (self._config.dense_columns or ()) or name == self._config.weight:
             kind = pa.float64()
@@ -140,7 +148,9 @@ class CsvFiles:
         bad: deque[int] = deque()  # rows that could not be divided, from 1
         row = first_row
         options = self._parse_options(path, bad, opened)
-        header = self._header(path)
+        header, has_flags = self._header(path, columns.label)
+        if has_flags and not is_lenient:
+            types[columns.label] = pa.bool_()
         _check_header(path, header, columns.names(), like)
         # Those that are left out, too: what a quote has swallowed may end up there.
         once = [name for name in header if header.count(name) == 1 or name == header[-1]]
@@ -150,7 +160,7 @@ class CsvFiles:
         )
         read_columns = list(dict.fromkeys([*columns.names(), header[-1]]))
         delimiter = self._delimiter(path)
-        words = Words(path, delimiter, header, self._config.advice("row"))
+        words = Words(path, delimiter, header, self._config.advice("row"), columns.label)
         swallowed = SwallowedLines(path, header, columns.label, delimiter)
         last: object = None
         with (
@@ -163,7 +173,10 @@ class CsvFiles:
                     break
                 if len(batch):
                     last = batch.column(header[-1])[-1].as_py()
-                piece, row = self._piece(batch, row, bad, numbers if is_lenient else [])
+                lenient = {
+                    name: _FLAGS if name == columns.label else {} for name in numbers * is_lenient
+                }
+                piece, row = self._piece(batch, row, bad, lenient)
                 swallowed.look(piece.batch, header, piece.row_ends)
                 piece = replace(
                     piece,
@@ -177,9 +190,21 @@ class CsvFiles:
         if bad:
             yield Piece.bad({**types, **dict.fromkeys(numbers, pa.float64())}, len(bad))
 
-    def _header(self, path: LogFile) -> list[str]:
+    def _header(self, path: LogFile, label: str | None) -> tuple[list[str], bool]:
+        """The names of the columns, and whether labels are True and False: some of the first block
+        are, whatever else it has."""
         with self._inferred(path) as reader:
-            return list(reader.schema.names)
+            names = list(reader.schema.names)
+            if label is None or names.count(label) != 1:
+                return names, False
+            kind = reader.schema.field(label).type
+            if not pa.types.is_string(kind):
+                return names, bool(pa.types.is_boolean(kind))
+            batch = _next(reader.read_next, Words(path, self._delimiter(path), names), 0)
+        if batch is None:
+            return names, False
+        said = pc.is_in(batch.column(label), pa.array(list(_FLAGS.keys() - {"0", "1"})))
+        return names, bool(pc.any(said, min_count=0).as_py())
 
     def _inferred(self, path: LogFile) -> AbstractContextManager[Blocks]:
         """A reader of types that pyarrow finds; bad rows are left to one that reads the rows."""
@@ -189,14 +214,18 @@ class CsvFiles:
         )
 
     def _piece(
-        self, batch: pa.RecordBatch, row: int, bad: deque[int], lenient: list[str]
+        self,
+        batch: pa.RecordBatch,
+        row: int,
+        bad: deque[int],
+        lenient: Mapping[str, Mapping[str, str]],
     ) -> tuple[Piece, int]:
         """A block's rows with their numbers, and the number of the last.
 
         Args:
             row: rows of the file before the block.
             bad: rows that were left out of this block, and maybe of some that follow.
-            lenient: columns of text that are numbers, or bad.
+            lenient: columns of text that are numbers, or bad; with the words that stand for some.
         """
         row_ends = np.empty(len(batch), np.int64)
         num_bad = np.zeros(len(batch), np.int64)
@@ -209,8 +238,10 @@ class CsvFiles:
             row_ends[place:end] = np.arange(row + 1, row + 1 + end - place)
             num_bad[place:end] = count
             row, place = row + end - place, end
-        for name in lenient:
+        for name, said in lenient.items():
             text = pc.utf8_trim_whitespace(batch.column(name))
+            for word, number in said.items():
+                text = pc.if_else(pc.equal(text, word), number, text)
             is_missing = pc.is_in(text, pa.array(sorted(MISSING)))
             numbers = pc.if_else(pc.match_substring_regex(text, _NUMBER), text, "inf")  # bad
             values = pc.cast(pc.if_else(is_missing, None, numbers), pa.float64())

@@ -16,6 +16,7 @@ from hps.reader.urls import LogFile
 
 _READ_BYTES = 1 << 20
 _LABELS = (0, 1, -1)
+_FLAGS = (b"true", b"false")
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which pyarrow passes over
 
 
@@ -141,8 +142,9 @@ class SwallowedLines:
         return all(labels) and self._is_label(lines[-1], self._label)
 
     def _is_label(self, line: bytes, place: int) -> bool:
+        word = line.split(self._delimiter.encode())[place].strip(b' \r"')
         try:
-            return float(line.split(self._delimiter.encode())[place].strip(b' \r"')) in _LABELS
+            return word.lower() in _FLAGS or float(word) in _LABELS
         except ValueError:
             return False
 

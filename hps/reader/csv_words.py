@@ -16,7 +16,9 @@ DELIMITERS = (",", "\t", ";", "|")
 _BAD_VALUE = re.compile(r"column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'", re.DOTALL)
 _BAD_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _TOO_LONG = "straddl"
+_VALUE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|True|False", re.IGNORECASE)
 _CORRECT = "correct the row"
+LABELS = "is no label: 0, 1 or -1, or True and False throughout"
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,15 @@ class Words:
     Args:
         delimiter: None before it is known.
         header: the names of the columns that are read, by their places.
+        advice: what to do about a bad row.
+        label: the column of labels; None where none are read.
     """
 
     path: LogFile
     delimiter: str | None
     header: Sequence[str] = ()
     advice: str = _CORRECT
+    label: str | None = None
 
     def failure(self, error: Exception, row: int) -> Exception:
         """`row` rows of the file had been read before."""
@@ -43,9 +48,10 @@ class Words:
         found = _BAD_VALUE.search(str(error))
         if found is not None and self.header:
             where = self._at(int(found[2]) - 1) if found[2] else self._after(row)
+            name = self.header[int(found[1])]
+            kind = LABELS if name == self.label else "is no number of its kind"
             return DataError(
-                f"{path}, {where}: column {self.header[int(found[1])]!r} holds {found[3]!r}, which "
-                f"is no number of its kind; {advice}"
+                f"{path}, {where}: column {name!r} holds {found[3]!r}, which {kind}; {advice}"
             )
         found = _BAD_ROW.search(str(error))
         if found is not None:
@@ -67,6 +73,23 @@ class Words:
         if self.delimiter is None:
             return f"after row {row}"
         return f"from line {line_of_row(self.path, row + 1, self.delimiter)} on (after row {row})"
+
+
+def header_advice(names: Sequence[str]) -> str:
+    """What may be wrong with a first line that does not name the columns that it should.
+
+    >>> header_advice(["7", "shoes"])
+    "; the first line of csv names the columns, and this one has values, such as '7'"
+    """
+    numbers = [name for name in names if _VALUE.fullmatch(name.strip())]
+    if numbers:
+        return (
+            "; the first line of csv names the columns, and this one has values, such as "
+            f"{numbers[0]!r}"
+        )
+    if len(names) == 1 and any(delimiter in names[0] for delimiter in DELIMITERS):
+        return "; what stands between columns is another character (--delimiter)"
+    return ""
 
 
 def unclosed(path: LogFile, row: int | None, delimiter: str) -> DataError:

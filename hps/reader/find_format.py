@@ -143,6 +143,11 @@ def _fits(dense: int | None) -> dict[str, Callable[[bytes], bool]]:
 
 def _advice(lines: Sequence[bytes]) -> str:
     """What the lines look like that are none of the formats."""
+    if all(line.count(b"\t") >= 1 and _LABEL.fullmatch(line.split(b"\t")[0]) for line in lines):
+        return (
+            "; of a label, numbers and categories between tabs it is criteo, and --dense says how "
+            f"many numbers there are, if not {_CRITEO_NUMBERS}"
+        )
     for separator, name in ((b",", "commas"), (b";", "semicolons"), (b"|", "bars")):
         if all(line.count(separator) >= 1 for line in lines):
             return f"; of columns separated by {name} under a header line, it is csv (--format csv)"

@@ -27,6 +27,7 @@ from hps.reader.columns import (
 )
 from hps.reader.config import SIGNED_LOG1P, ReaderConfig
 from hps.reader.csv_files import LEADING_ZEROS, CsvFiles
+from hps.reader.csv_words import header_advice
 from hps.reader.parquet_files import ParquetFiles
 from hps.reader.position import Cut, Position
 from hps.reader.reader import Reader
@@ -73,6 +74,12 @@ class RecordReader(Reader):
         self._group: str | None = None
         _ = self.schema  # shows a mistake at once
 
+    def _header_advice(self, names: Sequence[str]) -> str:
+        """Of csv, what may be wrong with its first line."""
+        if self.format != "csv" or self._sources():
+            return ""
+        return header_advice(names)
+
     def _sources(self) -> list[BatchSource]:
         return [path for path in self.paths if isinstance(path, BatchSource)]
 
@@ -94,6 +101,7 @@ class RecordReader(Reader):
             raise ConfigError(
                 f"{self.paths[0]} has no column {self.config.label!r} for the label; it has "
                 f"{names}; name that of the labels (label=, --label)"
+                f"{self._header_advice(names)}"
             )
         self._weight = self._column_of("weight", is_number, "numbers")
         self._group = self._column_of("group", is_group, "whole numbers or text, one an example")

@@ -257,7 +257,10 @@ class RecordColumns:
         try:
             return to_floats(columns[self.label], np.nan)
         except pa.ArrowException as error:
-            raise DataError(f"{where}: column {self.label!r} cannot be a label: {error}") from error
+            raise DataError(
+                f"{where}: column {self.label!r} cannot be a label: {error}; a label is 0, 1 or "
+                "-1, or a boolean; write it so"
+            ) from error
 
     def _weights(self, columns: dict[str, pa.Array]) -> NDArray[np.float64] | None:
         """As they are; a null is not a number."""
@@ -312,7 +315,9 @@ class RecordColumns:
         if bad.size:
             reason = f"column {self.dense[bad[0]]!r} holds {dense[bad[0]]}, not a finite number"
         elif label not in (0, 1, -1):
-            reason = f"label {label} in column {self.label!r} is not 0, 1 or -1"
+            reason = f"the label in column {self.label!r} is missing"
+            if not math.isnan(label):
+                reason = f"label {label} in column {self.label!r} is not 0, 1 or -1"
         else:
             is_missing = weight is None or math.isnan(weight)
             said = "is missing or no number" if is_missing else f"is {weight}"

@@ -114,7 +114,8 @@ def read_ahead(
             return None
         labels = first_labels(reader)
         require_examples(options, labels)
-        if labels.skipped:
+        # Bad lines after the last good one are counted nowhere.
+        if labels.skipped or labels.examples < NUM_EXAMPLES:
             refuse_bad_line(reader, num_looked_at)
         counts = [labels.clicks, labels.others, labels.skipped, labels.click_share]
         return [*counts, labels.keys, labels.rare]

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from hps.train.trainer import Trainer
 
 
+MOST_FILES = 10_000  # that a checkpoint tells of
+
+
 class Periods:
     """The turns of a run. Every rank does the same.
 
@@ -72,9 +75,13 @@ class Periods:
             trainer.period_file = 0
         elif trainer.period_file is None:  # the run before had no turns
             trainer.period_file = file_of(stored)
-        if not self._is_wanted or stored is None or not is_new_data:
+        if stored is None or not is_new_data:
             return
-        if has_unread(files[:1] if self._is_by_file else files, stored):
+        trainer.begun_files = begun_files(trainer.begun_files, stored)
+        if not self._is_wanted:
+            return
+        begun = trainer.begun_files
+        if has_unread(files[:1] if self._is_by_file else files, stored, begun):
             self._advance(1, f"{self._names[0]}, which is new data")
         else:
             self._say(f"DATA was begun in period {self._server.period}, which goes on (--advance)")
@@ -98,20 +105,37 @@ class Periods:
         self._say(f"period {period} begins with {what}")
 
 
-def has_unread(files: Sequence[Sequence[str | int]], stored: JsonView) -> bool:
-    """True if one of the files, by name and bytes, was not begun at a reader's position.
+def has_unread(
+    files: Sequence[Sequence[str | int]],
+    stored: JsonView,
+    begun: Sequence[Sequence[str | int]] = (),
+) -> bool:
+    """True if one of the files, by name and bytes, was not begun at a reader's position, nor
+    before it.
 
     >>> stored = {"files": [["a", 9], ["b", 9]], "epoch": 0, "file": 0}
     >>> [has_unread([["a", size]], stored) for size in (9, 8)], has_unread([["b", 9]], stored)
     ([False, True], True)
     """
+    known = begun_files(begun, stored)
+    return any(list(file) not in known for file in files)
+
+
+def begun_files(before: Sequence[Sequence[str | int]], stored: JsonView) -> list[list[str | int]]:
+    """Name and bytes of the files that were begun at a reader's position, after those before it;
+    the last MOST_FILES.
+
+    >>> stored = {"files": [["a", 9], ["b", 9]], "epoch": 0, "file": 0}
+    >>> begun_files([["z", 7]], stored)
+    [['z', 7], ['a', 9]]
+    """
     if "files" not in stored:  # a user's own
-        return True
+        return [list(file) for file in before]
     named = [list(file) for file in stored["files"]]
     order = stored.get("order", range(len(named)))
     count = len(named) if stored["epoch"] else file_of(stored) + 1
     begun = [named[number] for number in order[:count]]
-    return any(list(file) not in begun for file in files)
+    return [*(list(file) for file in before if list(file) not in begun), *begun][-MOST_FILES:]
 
 
 def period_of(server: "TrainingServer") -> int | None:

@@ -239,6 +239,7 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     if "ignore" in given and isinstance(options.features, Features):
         # The model has those of the flags and those of the file as one.
         given["ignore"] = sorted({*given["ignore"], *options.features.of_kind(IGNORED)})
+    _refuse_uncounted(options, model)
     if are_same(given.get("model", kind), kind):
         given["model"] = kind
         refuse_what_it_lacks(kind, given)
@@ -269,6 +270,25 @@ def as_the_model(options: TrainOptions, model: StoredModel) -> TrainOptions:
     completed = replace(options, seed=_seed_of(options, model), **stored)
     completed.check_bounds()
     return completed
+
+
+def _refuse_uncounted(options: TrainOptions, model: StoredModel) -> None:
+    """ConfigError if a rule is given that goes by what rows have counted, and the model's count
+    nothing."""
+    if model.statistics is not False or options.statistics is not None:  # that one has its own
+        return
+    rules = ["expire_unseen", "expire_below", "expire_decay", "expire_nonclick", "expire_click"]
+    rules += ["max_rows", "max_bytes"]
+    if model.recipe.two_level is None:  # else keys are counted by their first-order weights
+        rules.append("admit_count")
+    for name in rules:
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: it goes by shows and clicks, and the rows of the "
+                f"model in {options.where} do not count them, as it was made without --statistics; "
+                "leave it out to go on as the model was trained, or train another model with it in "
+                "another store"
+            )
 
 
 def _seed_of(options: TrainOptions, model: StoredModel) -> int:

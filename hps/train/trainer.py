@@ -70,6 +70,7 @@ class Trainer:
         self.lineage: list[Json] = []  # checkpoints it descends from, oldest first
         self.evaluations = Evaluations()
         self.period_file: int | None = None  # as `Periods` has it
+        self.begun_files: list[list[str | int]] = []  # of DATA of before, as `Periods` has it
         self.progressive: Progressive | None = None  # once somebody wants it
         self._progressive_before: Json | None = None  # of runs before, where nobody wants it now
         # What a user's own class does in training alone is not known.
@@ -219,6 +220,7 @@ class Trainer:
             **self.evaluations.to_dict(),
             "lineage": self.lineage[-MOST_ANCESTORS:],
             "period_file": self.period_file,
+            "begun_files": self.begun_files,
             "progressive": (
                 self._progressive_before
                 if self.progressive is None
@@ -277,6 +279,7 @@ class Trainer:
         self.evaluations = Evaluations.from_dict(state)
         self.lineage = list(state.get("lineage", ()))  # checkpoints of earlier versions lack it
         self.period_file = state.get("period_file")
+        self.begun_files = [list(file) for file in state.get("begun_files", ())]
         progressive = state.get("progressive")
         if self.progressive is not None and progressive is not None:
             self.progressive.load_state_dict(progressive, is_new_data=self._options.new_data)

@@ -14,7 +14,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from hps.features.survey import LEAK, survey
+from hps.features.survey import LEAK, MISSING_LEAK, UNIQUE, survey
 from hps.reader import ReaderConfig
 from hps.train import TrainOptions, train
 from tests.logs import write_criteo
@@ -208,3 +208,37 @@ def test_bad_lines_and_empty_logs(tmp_path: Path, capsys: pytest.CaptureFixture[
     empty.write_text("click,a\n")
     assert main(["features", str(empty), "--label", "click", "--out", "-"]) == 1
     assert "no example to look at" in capsys.readouterr().err
+
+
+def test_what_is_there_for_clicks_alone_and_numbers_of_lines_are_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An id that only clicks have tells the label, though none of its keys comes again."""
+    random = np.random.default_rng(5)
+    count = 1200
+    label = random.random(count) < 0.3
+    table = {
+        "label": label,
+        "order": [f"o{row}" if click else None for row, click in enumerate(label)],
+        "paid": [float(row % 7) if click else None for row, click in enumerate(label)],
+        "line": np.arange(count),
+        "query": [f"q{row}" if row % 3 else f"q{row % 5}" for row in range(count)],
+        "seldom": [7 if draw < 0.1 else None for draw in random.random(count)],
+    }
+    log, file = tmp_path / "log.parquet", tmp_path / "features.toml"
+    pq.write_table(pa.table(table), log)
+    found = survey(log, ReaderConfig())
+    assert found.warnings() == {
+        "order": MISSING_LEAK,
+        "paid": MISSING_LEAK,
+        "line": UNIQUE,
+    }
+    figures = {column.name: column.figures for column in found.columns}
+    assert figures["order"]["missing_auc"] == figures["paid"]["missing_auc"] == 1
+    assert abs(figures["seldom"]["missing_auc"] - 0.5) < 0.05
+    assert "missing_auc" not in figures["line"]
+    assert main(["features", str(log), "--out", str(file)]) == 0
+    said = capsys.readouterr().err
+    assert f"column 'order': {MISSING_LEAK}\n" in said and f"column 'line': {UNIQUE}\n" in said
+    assert f"# {UNIQUE}\nkind" in file.read_text()
+    assert survey(log, ReaderConfig(), 900).warnings() == {}  # too few to say

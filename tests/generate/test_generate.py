@@ -21,6 +21,7 @@ from hps.generate.kernels import Block, fill_keys, token_of
 from hps.generate.log import LogWriter
 from hps.generate.planted import draw_block, plant
 from hps.metrics import BinaryMetrics
+from hps.reader.find_format import find_format
 
 SMALL = {"examples": 9000, "keys": 2000, "features": 5, "dense": 3, "seed": 7}
 
@@ -243,6 +244,22 @@ def test_command_writes_both_parts_and_prints_the_best_auc(
     assert len(test.read_text().splitlines()) == 100
     assert main([*words, "--test-examples", "100"]) == 1
     assert "give both" in capsys.readouterr().err
+
+
+def test_flags_that_the_log_needs_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a log of another shape than criteo's; without them it is not known for one."""
+    log = tmp_path / "log"
+    words = ["generate", str(log), "--examples", "200", "--keys", "100"]
+    assert main([*words, "--dense", "2", "--features", "3"]) == 0
+    assert "'hps train' takes it with --dense 2\n" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"tabs it is criteo, and --dense says how many"):
+        find_format([log])
+    assert find_format([log], 2) == "criteo"
+    assert main([*words, "--features", "3"]) == 0
+    assert "hps train" not in capsys.readouterr().out
+    assert find_format([log]) == "criteo"
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,7 @@ REFUSALS = [
         {},
         r"line 3 \(row 2\): label 2.0 in column 'label' is not 0, 1 or -1",
     ),
-    ("label,a\n1,2\n,3\n", {}, r"line 3 \(row 2\): label nan in column 'label'"),
+    ("label,a\n1,2\n,3\n", {}, r"line 3 \(row 2\): the label in column 'label' is missing"),
 ]
 
 
@@ -492,3 +492,42 @@ def test_a_model_is_trained_evaluated_and_asked_on_csv(tmp_path: Path) -> None:
         raw["app"] = ["00", "11"]
         assert loaded.features == {"features": ["app"]}
         np.testing.assert_allclose(loaded.predict(raw).numpy(), np.load(scores)[:2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("words", [("True", "False"), ("true", "false"), ("TRUE", "FALSE")])
+def test_true_and_false_are_labels(tmp_path: Path, words: tuple[str, str], on_error: str) -> None:
+    """As pandas writes them; 0 and 1 further on, too."""
+    clicks = [0, 1, 1, 0, 1]
+    lines = [f"{words[1 - click]},{row}" for row, click in enumerate(clicks)]
+    log = write(tmp_path / "log.csv", "\n".join(["label,a", *lines, "1,9", '"0",8']) + "\n")
+    (batch,) = read([log], on_error=on_error)
+    assert batch.labels.tolist() == [*clicks, 1, 0]
+    other = write(tmp_path / "other.csv", "\n".join(["label,a", *lines, "yes,9"]) + "\n")
+    if on_error == "raise":
+        with pytest.raises(hps.DataError, match=r"line 7 \(row 6\): column 'label' holds 'yes'"):
+            read([other], on_error=on_error)
+    else:
+        (batch,) = read([other], on_error=on_error)
+        assert batch.labels.tolist() == clicks
+
+
+def test_words_that_are_no_labels_are_told_what_labels_are(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", "label,a\nyes,1\nno,2\n")
+    with pytest.raises(hps.DataError, match=r"holds 'yes', which is no label: 0, 1 or -1, or True"):
+        read([log])
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("1,2,2\n0,3,4\n", r"appear twice.*own; the first line of csv names.*such as '1'"),
+        ("1,shoes\n0,coats\n", r"no column 'label'.*; the first line of csv names the columns"),
+        ("label\ta;b\n", "no column 'label'.*another character"),
+        ("click,shoes\n0,coats\n", r"--label\)$"),
+    ],
+)
+def test_a_first_line_that_names_no_columns_is_told(tmp_path: Path, text: str, advice: str) -> None:
+    log = write(tmp_path / "log.csv", text)
+    with pytest.raises((hps.DataError, hps.ConfigError), match=advice):
+        read([log], delimiter=",")

@@ -142,7 +142,9 @@ def test_bad_rows_are_named_or_skipped(tmp_path, row_group_size):
     scores = pa.array([0.0] * 8 + [np.nan, 1.0])
     table = table.set_column(2, "label", labels).set_column(8, "score", scores)
     log = write_log(tmp_path / "log.parquet", table, row_group_size=row_group_size)
-    with pytest.raises(hps.DataError, match=r"log\.parquet, row 3: label nan in column 'label'"):
+    with pytest.raises(
+        hps.DataError, match=r"log\.parquet, row 3: the label in column 'label' is missing"
+    ):
         list(open_parquet(log))
     options = {"on_error": "skip", "batch_size": 2}
     reader = open_parquet(log, **options)

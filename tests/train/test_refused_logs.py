@@ -94,12 +94,13 @@ def test_a_bad_line_at_the_beginning_is_told_before_a_store_is_made(
     head, good, bad = BAD_LINES[name]
     store, log = tmp_path / "store", tmp_path / name
     rows = [good.format(row % 2) for row in range(40)]
-    for place in (0, 20):
+    for place in (0, 20, 40):
         log.write_text("".join([head, *rows[:place], bad, *rows[place:]]))
         options = TrainOptions(data=[log], store=store, **SMALL, **more)
         with pytest.raises(hps.DataError, match=name):
             train(options)
         assert not store.exists()
+    log.write_text("".join([head, *rows[:20], bad, *rows[20:]]))
     if name != "log.csv":  # whose blocks are parsed whole
         limited = train(replace(options, limit=16))
         assert limited["examples"] == 16  # before the bad line

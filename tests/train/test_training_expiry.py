@@ -83,6 +83,21 @@ def test_a_bound_on_a_stored_model_whose_rows_live_is_refused(
         train(options_of(days[1:2], tmp_path / "store", **again))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("expire_unseen", 3), ("expire_below", 2.0), ("max_rows", 9), ("admit_count", 2)],
+)
+def test_rules_of_rows_that_do_not_count_are_refused_in_the_words_of_the_run(
+    days: list[Path], tmp_path: Path, name: str, value: float
+) -> None:
+    train(options_of(days[:1], tmp_path / "store", statistics=None))
+    again: dict[str, Any] = {"resume": True, "new_data": True, "statistics": None, name: value}
+    flag = f"--{name.replace('_', '-')}"
+    with pytest.raises(ConfigError, match=f"^{flag}: .*made without --statistics") as raised:
+        train(options_of(days[1:2], tmp_path / "store", **again))
+    assert not hasattr(raised.value, "__notes__")  # of other columns, which would not help
+
+
 def test_the_flags_say_the_same(
     days: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

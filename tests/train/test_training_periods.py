@@ -152,7 +152,24 @@ def test_only_files_that_were_not_begun_are_new_data(
     assert run(days[1:3], limit=BATCH * 15) == 1
     assert run(days[1:3]) == 1  # stopped in the first of them; yet a second time
     assert run(days[2:3], advance=False) == 1
-    assert run(days[1:3]) == 2  # the second was read last, the first was not
+    assert run(days[1:3]) == 1  # the second was read last, the first before
+    assert run(days[2:4]) == 2
+
+
+def test_an_older_day_is_no_new_data_and_a_later_one_is_after_going_back(
+    days: list[Path], tmp_path: Path
+) -> None:
+    def run(day: int, tag: str, **more: Any) -> int:
+        more = {"advance": True, "resume": True, "new_data": True, "tag": tag, **more}
+        return int(train(options_of(days[day : day + 1], tmp_path, **more))["period"])
+
+    assert run(0, "a", resume=False, new_data=False) == 0
+    assert [run(1, "b"), run(2, "c")] == [1, 2]
+    assert run(0, "d") == 2  # two runs ago
+    assert run(0, "e", resume_from="b") == 1
+    assert run(2, "f", resume_from="b") == 2  # which that checkpoint has not begun
+    assert run(1, "g", resume=True, new_data=False, resume_from="b") == 1
+    assert run(1, "h", advance=False) == 1 and run(0, "i") == 1
 
 
 @contextmanager
