@@ -14,6 +14,7 @@
 
 #include "bindings/translate.h"
 #include "files/held_folder.h"
+#include "ssd_store/changed_keys.h"
 #include "ssd_store/scan.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
@@ -141,6 +142,21 @@ void CountDeaths(const SsdStore& store, size_t table, uint32_t period, Counts co
 
 bool HasDeaths(const SsdStore& store, size_t table) {
   return TableOf(store, table).schema().has_deaths;
+}
+
+// As bytes of uint64.
+nb::bytes KeysSince(SsdStore& store, size_t table, uint32_t period, const SsdStore& before,
+                    size_t before_table, uint32_t before_period) {
+  const TableStore& now = TableOf(store, table);
+  const TableStore& old = TableOf(before, before_table);
+  std::vector<uint64_t> keys;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.CheckReadable());
+    ThrowIfError(before.CheckReadable());
+    ThrowIfError(ChangedKeys(old, before_period, now, period, store.cache(), &keys));
+  }
+  return nb::bytes(keys.data(), keys.size() * sizeof(uint64_t));
 }
 
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
@@ -366,6 +382,7 @@ void BindSsdStore(nb::module_& module) {
   nb::class_<SsdStore>(module, "SsdStore")
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
       .def_prop_ro("seed", &SsdStore::seed)
+      .def_prop_ro("id", &SsdStore::id)
       .def_prop_ro("descriptor", &SsdStore::folder_descriptor)
       .def("check_held", [](const SsdStore& store) { ThrowIfError(store.CheckHeld()); })
       .def_prop_ro("num_loads", &SsdStore::num_loads)
@@ -403,6 +420,8 @@ void BindSsdStore(nb::module_& module) {
       .def("count_deaths", &CountDeaths, nb::arg("table"), nb::arg("period"),
            nb::arg("counts").noconvert())
       .def("has_deaths", &HasDeaths, nb::arg("table"))
+      .def("keys_since", &KeysSince, nb::arg("table"), nb::arg("period"), nb::arg("before"),
+           nb::arg("before_table"), nb::arg("before_period"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

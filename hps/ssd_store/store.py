@@ -251,6 +251,34 @@ class SsdStore:
         """As `RowTier.num_rows`."""
         return self._open_native().num_rows(self._number(table))
 
+    @property
+    def identity(self) -> int:
+        """Drawn when the store was made; a clone has that of its source."""
+        return self._open_native().id
+
+    def keys_since(self, before: "SsdStore", table: str, period: int, since: int) -> Keys:
+        """Keys of a table whose rows may differ between two checkpoints of one store, of which two
+        readers have one each.
+
+        Args:
+            before: the other one, which has the table, too.
+            table: its name.
+            period: of this checkpoint.
+            since: of the other one; rows that die after it, by `period`, are among them.
+
+        Returns:
+            uint64 [n], in order, each once, read-only.
+
+        Raises:
+            CorruptionError, StoreError: a footer cannot be read.
+
+        Cost: reads the footers of segments that one of the two has alone, 8 bytes a record, and
+            those of others with rows that die.
+        """
+        number, other = self._number(table), before._number(table)
+        found = self._open_native().keys_since(number, period, before._open_native(), other, since)
+        return np.frombuffer(found, np.uint64)
+
     def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;
         no I/O. Rows that died early are erased by the next checkpoint, which reads the keys of
