@@ -60,7 +60,7 @@ class Publisher:
     ) -> None:
         self._path = path
         self._destination = open_destination(place)
-        self._options = options or PublishOptions()
+        self.options = options or PublishOptions()
         self._before: Source | None = None
         self.pin = f"published-{hashlib.sha256(self._destination.shown.encode()).hexdigest()[:8]}"
 
@@ -73,9 +73,9 @@ class Publisher:
         Returns:
             `version`, `kind`, `rows` (of all tables in it), `changed` and `removed` (since the
             version before; None of a base that follows none), `bytes` (written), `lineage`,
-            `checkpoint`, `period` and `seconds`; of a version that could not follow the one before it
-            `why_base`. Of a checkpoint that the newest version is of
-            already, `kind` is None and nothing is written.
+            `checkpoint`, `period`, `why_base` (why it could not follow the version before; None
+            where it does) and `seconds`. Of a checkpoint that the newest version is of already,
+            `kind` is None and nothing is written.
 
         Raises:
             ConfigError: no such checkpoint or table; kind="delta" where there can be none.
@@ -117,13 +117,13 @@ class Publisher:
 
     def _publish(self, after: Source) -> Json:
         newest = newest_version(self._destination)
-        if newest is not None and _is_of(newest, after, self._options):
+        if newest is not None and _is_of(newest, after, self.options):
             return _told(newest, None, None, 0) | {"kind": None}
         why_base, before = self._find_before(newest, after)
-        if before is None and self._options.kind == DELTA:
+        if before is None and self.options.kind == DELTA:
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
-        work = VersionWriter(self._destination, number, after, self._options)
+        work = VersionWriter(self._destination, number, after, self.options)
         try:
             follows = newest if before is not None else None
             version = work.make(follows, before, self._wants_base(newest, before))
@@ -136,7 +136,7 @@ class Publisher:
         except TakenError:  # after any other error it may have come to be
             work.drop()
             raise
-        remove_old(self._destination, self._options.keep)
+        remove_old(self._destination, self.options.keep)
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None}
 
@@ -144,7 +144,7 @@ class Publisher:
         """(why there is none, or empty; the checkpoint of the newest version)."""
         if newest is None:
             return "nothing is published there yet", None
-        if self._options.kind == BASE:
+        if self.options.kind == BASE:
             return "a base was asked for", None
         if not after.can_follow:
             return "a store of engine 'rocksdb' cannot tell what has changed", None
@@ -153,7 +153,7 @@ class Publisher:
             return f"version {newest.number} is of another store", None
         if source["lineage"] != after.lineage:
             return "the store went back to an older checkpoint since the newest version", None
-        if source["options"] != self._options.described():
+        if source["options"] != self.options.described():
             return "the newest version was published with other options", None
         if source["tables"] != described(after):
             return "tables, or their rules, are others than those of the newest version", None
@@ -170,7 +170,7 @@ class Publisher:
     def _wants_base(self, newest: Version | None, before: Source | None) -> bool:
         if newest is None or before is None:
             return True
-        if self._options.kind == DELTA:
+        if self.options.kind == DELTA:
             return False
         chain = chain_of(self._destination, newest.number)
         sizes = [_changed_bytes(version) for version in chain[1:]]
@@ -197,12 +197,22 @@ def remove_old(destination: Destination, keep: int) -> list[int]:
         folder = load_version(destination, number).folder
         destination.remove(file_of(number))  # first, so that nobody finds half of it
         destination.remove(folder)
-    for folder in destination.folders(DATA):
-        found = folder.split("-")[0]
-        is_old = found.isdigit() and int(found) < numbers[-1]
-        if is_old and int(found) not in numbers:
-            destination.remove(f"{DATA}/{folder}")
+    _remove_strays(destination, [number for number in numbers if number >= first])
     return gone
+
+
+def _remove_strays(destination: Destination, kept: list[int]) -> None:
+    """Data of versions that never came to be: their publisher died, or was refused."""
+    folders = destination.folders(DATA)
+    if len(folders) <= len(kept):
+        return
+    own = {load_version(destination, number).folder for number in kept}
+    for name in folders:
+        number = name.split("-")[0]
+        folder = f"{DATA}/{name}"
+        # The newest one's number may be another's who is still at it, and is about to be refused.
+        if folder not in own and number.isdigit() and int(number) < kept[-1]:
+            destination.remove(folder)
 
 
 def _commit(destination: Destination, version: Version) -> None:
