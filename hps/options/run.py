@@ -98,7 +98,7 @@ class OutputOptions:
         "folder for TensorBoard's event files: losses, AUC, rates, hit rates",
         metavar="DIR",
     )
-    publish: str | Path | None = option(
+    publish: str | None = option(
         None,
         WORD,
         "publish the run's checkpoints for serving: a folder, or a URL such as s3://bucket/ctr",

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hps.common.json_text import Json, JsonView, parse_json
 from hps.errors import ConfigError, CorruptionError
 
@@ -88,9 +90,10 @@ def decode_model_files(
         begin, count = int(one["offset"]), int(one["bytes"])
         if not isinstance(kind, torch.dtype) or not 0 <= begin <= begin + count <= len(weights):
             raise CorruptionError(f"{where}: it has no tensor {one['name']!r}")
-        flat = torch.frombuffer(bytearray(weights[begin : begin + count]), dtype=torch.uint8)
+        # A bytearray is writable, as a parameter is; one of no bytes is no buffer to torch.
+        raw = np.frombuffer(bytearray(weights[begin : begin + count]), np.uint8)
         try:
-            found[one["name"]] = flat.view(kind).reshape(one["shape"])
+            found[one["name"]] = torch.from_numpy(raw).view(kind).reshape(one["shape"])
         except RuntimeError as error:
             raise CorruptionError(f"{where}: tensor {one['name']!r}: {error}") from error
     return {**state, _WEIGHTS: found}

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -219,15 +219,11 @@ def test_what_does_not_go_together_is_named(days: Path) -> None:
         model.roll_back(1)
 
 
-@pytest.fixture
-def published(days: Path, tmp_path: Path) -> Iterator[Path]:
-    main(["publish", str(days / "store"), str(tmp_path / "pub"), "--json", str(tmp_path / "j")])
-    yield tmp_path / "pub"
-
-
 def test_the_command_publishes_and_predicts(
-    days: Path, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    store, published = str(days / "store"), tmp_path / "pub"
+    assert main(["publish", store, str(published), "--json", str(tmp_path / "j")]) == 0
     told = capsys.readouterr().out
     assert "version 1 of" in told and "base of checkpoint final" in told
     made = json.loads((tmp_path / "j").read_text())
@@ -235,7 +231,6 @@ def test_the_command_publishes_and_predicts(
     log = str(days / "day-2.libsvm")
     assert main(["predict", log, "--model", str(published), "--out", str(tmp_path / "a.npy")]) == 0
     assert "deepfm of version 1" in capsys.readouterr().out
-    store = str(days / "store")
     assert main(["predict", log, "--store", store, "--out", str(tmp_path / "b.npy")]) == 0
     a, b = np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy")
     assert len(a) == 600 and a.tobytes() == b.tobytes()

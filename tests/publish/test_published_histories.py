@@ -48,7 +48,7 @@ class PublishedHistory(RuleBasedStateMachine):
         config = hps.Config(
             path=self._folder / "store",
             tables=TABLES,
-            dram=hps.DramCacheConfig(bytes=40_000),
+            dram=hps.DramCacheConfig(bytes=60_000),
             ssd=hps.SsdStoreConfig(segment_bytes="64KiB"),
             seed=1,
         )
@@ -119,7 +119,7 @@ class PublishedHistory(RuleBasedStateMachine):
         cache = self._folder / "cache"
         cache.mkdir(exist_ok=True)
         place = open_destination(self._place)
-        self._follower = PublishedRows.open(place, None, cache, 40_000)
+        self._follower = PublishedRows.open(place, None, cache, 60_000)
         found = {name: rows_of(self._follower.server, name) for name in NAMES}
         assert found == self._truth[max(self._truth)]
 

@@ -14,6 +14,7 @@ from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
 from hps.publish.version import listed_versions
+from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, train
 from tests.cluster.rank_nursery import Job, Nursery, nursery
 from tests.publish.publish_lab import rows_of
@@ -41,7 +42,7 @@ def test_a_run_publishes_as_it_goes_and_its_end(tmp_path: Path) -> None:
 def test_publishing_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.libsvm", 1, 1500)
     found = []
-    for name, more in (("a", {}), ("b", {"publish": tmp_path / "pub", "publish_every": 2})):
+    for name, more in (("a", {}), ("b", {"publish": str(tmp_path / "pub"), "publish_every": 2})):
         figures = train(TrainOptions(data=[log], store=tmp_path / name, **SMALL, **more))
         found.append((figures["digests"], figures["loss_digest"]))
     assert found[0] == found[1]
@@ -64,7 +65,7 @@ def test_a_run_whose_place_is_refused_is_trained_and_says_so(
 def test_flags_of_publishing_that_do_not_go_together_are_named() -> None:
     with pytest.raises(hps.ConfigError, match=r"give publish \(--publish URL\), too"):
         TrainOptions(data=["a"], store="s", publish_every=3)
-    remote = hps.ClientConfig(addresses=["localhost:1"])
+    remote = ClientConfig(addresses=["localhost:1"])
     with pytest.raises(hps.ConfigError, match="hps publish STORE URL --every SECONDS"):
         TrainOptions(data=["a"], remote=remote, publish="pub")
 
