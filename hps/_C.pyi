@@ -359,7 +359,10 @@ class LifeRules:
 class SsdStore:
     @staticmethod
     def open(
-        path: str, tables: list[_SchemaFields], settings: dict[str, int | float | str | bool | None]
+        path: str,
+        tables: list[_SchemaFields],
+        settings: dict[str, int | float | str | bool | None],
+        beside: SsdStore | None = None,
     ) -> SsdStore: ...
     seed: Final[int]
     id: Final[int]

@@ -65,8 +65,9 @@ SchemaTuple TupleFrom(const TableSchema& schema) {
 }
 
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
-                                    nb::dict settings) {
+                                    nb::dict settings, const SsdStore* beside) {
   StoreOptions options;
+  options.beside = beside;
   options.path = path;
   for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
@@ -380,7 +381,8 @@ void BindSsdStore(nb::module_& module) {
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());
   nb::class_<SsdStore>(module, "SsdStore")
-      .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
+      .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"),
+                  nb::arg("beside").none() = nb::none())
       .def_prop_ro("seed", &SsdStore::seed)
       .def_prop_ro("id", &SsdStore::id)
       .def_prop_ro("descriptor", &SsdStore::folder_descriptor)

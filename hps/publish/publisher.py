@@ -88,7 +88,7 @@ class Publisher:
         """
         started = time.perf_counter()
         with ExitStack() as opened:
-            after = opened.enter_context(Source.open(self._path, checkpoint))
+            after = opened.enter_context(Source.open(self._path, checkpoint, self._before))
             made = self._publish(after)
             self._keep_open(after)
             opened.pop_all()

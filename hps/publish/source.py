@@ -62,19 +62,25 @@ class Source:
     _native: dict[str, _C.LifeRules] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], checkpoint: str | int | None) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        checkpoint: str | int | None,
+        beside: "Source | None" = None,
+    ) -> Self:
         """Opens a checkpoint of a store, or of a folder of ranks.
 
         Args:
             path: of it.
             checkpoint: tag, promoted name or id; None: the newest.
+            beside: another one of it, whose index is the same for the most part.
 
         Raises:
             ConfigError: there is no checkpoint, or not that one. StoreError, CorruptionError: it
                 cannot be read.
         """
         folder = Path(path).absolute()
-        store = _open(folder, checkpoint)
+        store = _open(folder, checkpoint, None if beside is None else beside.store)
         try:
             listed = store.checkpoints()
             extras = store.extras(None)
@@ -143,12 +149,13 @@ class Source:
         self.close()
 
 
-def _open(folder: Path, checkpoint: str | int | None) -> RowTier:
+def _open(folder: Path, checkpoint: str | int | None, beside: RowTier | None) -> RowTier:
     if Catalog.load(folder) is not None:
         return ClusterStore.open(folder, [], read_only=True, checkpoint=checkpoint)
     if engine_of(folder) is None:
         raise StoreError(2, f"{folder}: there is no store to publish from")
-    return open_store(folder, [], read_only=True, checkpoint=checkpoint)
+    own = beside if isinstance(beside, SsdStore) else None
+    return open_store(folder, [], read_only=True, checkpoint=checkpoint, beside=own)
 
 
 def _own(folder: Path, listed: list[Json], checkpoint: str | int | None) -> JsonView:

@@ -147,7 +147,8 @@ class SsdStore:
             CorruptionError: damaged files, by name and offset.
 
         Cost: reads the manifest and the index: after a clean close as a snapshot, about 15 bytes a
-            row, else from the footers, 8 bytes a record; never rows.
+            row, else from the footers, 8 bytes a record; never rows. With `beside`: a copy of its
+            index, and the footers of segments that one of the two has alone.
         """
         check_engine(path, SEGMENTS)
         check_opening(options)
@@ -163,7 +164,9 @@ class SsdStore:
             "direct_io": options.get("direct_io", False),
             **_compaction_settings(options),
         }
-        return cls(path, cls._open_at(path, tables, settings, options.get("checkpoint")))
+        beside = options.get("beside")
+        native = beside._open_native() if isinstance(beside, SsdStore) else None
+        return cls(path, cls._open_at(path, tables, settings, options.get("checkpoint"), native))
 
     @classmethod
     def _open_at(
@@ -172,6 +175,7 @@ class SsdStore:
         tables: Sequence[TableSchema],
         settings: Json,
         checkpoint: str | int | None,
+        beside: _C.SsdStore | None = None,
     ) -> _C.SsdStore:
         """At a checkpoint; of a promoted name at the one that has it, whatever its id becomes."""
         described = [table.to_native() for table in tables]
@@ -179,7 +183,7 @@ class SsdStore:
         def enter(name: str | int | None) -> _C.SsdStore:
             tag, number = _name(name)
             asked = {**settings, "tag": tag, "id": number}
-            return _C.SsdStore.open(os.fspath(path), described, asked)
+            return _C.SsdStore.open(os.fspath(path), described, asked, beside)
 
         where = f"{path}: checkpoint {checkpoint!r}"
         return opened_as_found(lambda: _to_open(path, checkpoint), enter, where)[1]
