@@ -64,6 +64,14 @@ SchemaTuple TupleFrom(const TableSchema& schema) {
           schema.is_narrow};
 }
 
+std::vector<SchemaTuple> SchemasOf(const SsdStore& store) {
+  std::vector<SchemaTuple> tables;
+  for (size_t i = 0; i < store.num_tables(); ++i) {
+    tables.push_back(TupleFrom(store.table(i).schema()));
+  }
+  return tables;
+}
+
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
                                     nb::dict settings, const SsdStore* beside) {
   StoreOptions options;
@@ -388,14 +396,7 @@ void BindSsdStore(nb::module_& module) {
       .def_prop_ro("descriptor", &SsdStore::folder_descriptor)
       .def("check_held", [](const SsdStore& store) { ThrowIfError(store.CheckHeld()); })
       .def_prop_ro("num_loads", &SsdStore::num_loads)
-      .def_prop_ro("tables",
-                   [](const SsdStore& store) {
-                     std::vector<SchemaTuple> tables;
-                     for (size_t i = 0; i < store.num_tables(); ++i) {
-                       tables.push_back(TupleFrom(store.table(i).schema()));
-                     }
-                     return tables;
-                   })
+      .def_prop_ro("tables", &SchemasOf)
       .def("append", &Append, nb::arg("table"), nb::arg("rows").noconvert())
       .def("fetch", &Fetch, nb::arg("table"), nb::arg("keys").noconvert(),
            nb::arg("rows").noconvert(), nb::arg("found").noconvert())

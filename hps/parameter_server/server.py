@@ -552,26 +552,10 @@ class ParameterServer:
     def publish(
         self, url: str | PathLike[str], model: ModelState | None = None, **options: Any
     ) -> Json:
-        """Publishes the rows as they are, for serving: as a base, or as what changed since the
-        version before (docs/publishing.md). A checkpoint is taken if there is none of these rows.
-
-        Args:
-            url: a folder, or a URL that fsspec knows.
-            model: as `checkpoint` takes it, with the weights under "model"; None: that of the
-                current checkpoint, if that is of these rows; else rows alone.
-            options: fields of `hps.publish.options.PublishOptions`: tables, dtype, min_score, kind,
-                keep.
-
-        Returns:
-            version, kind ("base", "delta", or None: it is the newest version already), rows,
-            changed, removed, bytes, lineage, checkpoint, period, seconds, why_base.
-
-        Raises:
-            ConfigError: read-only server; an option that cannot be; kind="delta" where there can be
-                none. StoreError: the destination cannot be written, or has another publisher.
-
-        Cost: as `hps.publish.publisher.Publisher.publish`; reads beside all else. What was
-            published last stays open for the next delta: about 16 bytes of memory a row.
+        """Publishes the rows as they are, for serving, at a folder or URL, from a checkpoint that
+        is taken if there is none of them, or to hold `model` (as `checkpoint` takes it, with the
+        weights under "model"). Options are fields of `hps.publish.options.PublishOptions`: dtype,
+        kind, tables, min_score, keep. As `hps.publish.publisher.Publisher.publish`.
         """
         return self.parts.publishing.publish(fspath(url), model, options)
 
