@@ -14,6 +14,7 @@
 
 #include "bindings/translate.h"
 #include "files/held_folder.h"
+#include "ssd_store/changed_keys.h"
 #include "ssd_store/scan.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
@@ -63,9 +64,18 @@ SchemaTuple TupleFrom(const TableSchema& schema) {
           schema.is_narrow};
 }
 
+std::vector<SchemaTuple> SchemasOf(const SsdStore& store) {
+  std::vector<SchemaTuple> tables;
+  for (size_t i = 0; i < store.num_tables(); ++i) {
+    tables.push_back(TupleFrom(store.table(i).schema()));
+  }
+  return tables;
+}
+
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
-                                    nb::dict settings) {
+                                    nb::dict settings, const SsdStore* beside) {
   StoreOptions options;
+  options.beside = beside;
   options.path = path;
   for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);
@@ -141,6 +151,21 @@ void CountDeaths(const SsdStore& store, size_t table, uint32_t period, Counts co
 
 bool HasDeaths(const SsdStore& store, size_t table) {
   return TableOf(store, table).schema().has_deaths;
+}
+
+// As bytes of uint64.
+nb::bytes KeysSince(SsdStore& store, size_t table, uint32_t period, const SsdStore& before,
+                    size_t before_table, uint32_t before_period) {
+  const TableStore& now = TableOf(store, table);
+  const TableStore& old = TableOf(before, before_table);
+  std::vector<uint64_t> keys;
+  {
+    const nb::gil_scoped_release release;
+    ThrowIfError(store.CheckReadable());
+    ThrowIfError(before.CheckReadable());
+    ThrowIfError(ChangedKeys(old, before_period, now, period, store.cache(), &keys));
+  }
+  return nb::bytes(keys.data(), keys.size() * sizeof(uint64_t));
 }
 
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
@@ -364,19 +389,14 @@ void BindSsdStore(nb::module_& module) {
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert());
   nb::class_<SsdStore>(module, "SsdStore")
-      .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"))
+      .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"),
+                  nb::arg("beside").none() = nb::none())
       .def_prop_ro("seed", &SsdStore::seed)
+      .def_prop_ro("id", &SsdStore::id)
       .def_prop_ro("descriptor", &SsdStore::folder_descriptor)
       .def("check_held", [](const SsdStore& store) { ThrowIfError(store.CheckHeld()); })
       .def_prop_ro("num_loads", &SsdStore::num_loads)
-      .def_prop_ro("tables",
-                   [](const SsdStore& store) {
-                     std::vector<SchemaTuple> tables;
-                     for (size_t i = 0; i < store.num_tables(); ++i) {
-                       tables.push_back(TupleFrom(store.table(i).schema()));
-                     }
-                     return tables;
-                   })
+      .def_prop_ro("tables", &SchemasOf)
       .def("append", &Append, nb::arg("table"), nb::arg("rows").noconvert())
       .def("fetch", &Fetch, nb::arg("table"), nb::arg("keys").noconvert(),
            nb::arg("rows").noconvert(), nb::arg("found").noconvert())
@@ -403,6 +423,8 @@ void BindSsdStore(nb::module_& module) {
       .def("count_deaths", &CountDeaths, nb::arg("table"), nb::arg("period"),
            nb::arg("counts").noconvert())
       .def("has_deaths", &HasDeaths, nb::arg("table"))
+      .def("keys_since", &KeysSince, nb::arg("table"), nb::arg("period"), nb::arg("before"),
+           nb::arg("before_table"), nb::arg("before_period"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

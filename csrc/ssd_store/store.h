@@ -41,6 +41,8 @@ class SsdStore {
   size_t num_tables() const { return tables_.size(); }
   const TableStore& table(size_t table) const { return tables_[table]; }
   uint64_t seed() const { return seed_; }
+  // Drawn when the store was made; a clone has that of its source.
+  uint64_t id() const { return tables_.context().store_id; }
   // Grows whenever the tables' contents are replaced by a checkpoint; so a caller knows what a
   // restore that failed, or was interrupted, has done.
   uint64_t num_loads() const { return tables_.num_loads(); }

@@ -12,6 +12,8 @@
 
 namespace hps {
 
+class SsdStore;
+
 // Names a checkpoint: by tag, or by id; with neither, the current one.
 struct CheckpointName {
   std::string tag;
@@ -32,6 +34,9 @@ struct StoreOptions {
   bool has_rows = true;       // read-only: false loads no rows, for its tables and extras alone
   bool direct_io = false;     // segments are read past the page cache; writes go through it
   CheckpointName checkpoint;  // read-only: the one to open
+  // Read-only: another reader of the same store, open while this one is opened; its index is taken
+  // over where most of it is the same. nullptr: none.
+  const SsdStore* beside = nullptr;
   double compaction_threshold = 0.5;  // dead part of a segment from which it is rewritten
   uint64_t compaction_bytes_per_second = uint64_t{64} << 20;  // read and written, unless one waits
   bool compacts_in_background = false;  // else only in Compact, and in an Append that lacks space

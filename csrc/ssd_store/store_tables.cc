@@ -3,6 +3,7 @@
 // Above it: store_tables.h. Below it: table_store, snapshot_keeper, table_schemas.
 #include "ssd_store/store_tables.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ssd_store/table_schemas.h"
@@ -53,7 +54,8 @@ StoreTables::StoreTables(FileSystem* files, const StoreOptions& options, StoreSt
   context_.lock = &state->lock();
 }
 
-Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint) {
+Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint,
+                         const StoreTables* beside) {
   state_->AssertLocked();
   context_.store_id = open.store_id;
   const auto add = [this](const TableSchema& schema) {
@@ -64,12 +66,12 @@ Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint) {
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
   if (checkpoint != nullptr) TakeWritten(*checkpoint, &context_);
-  return options_.has_rows ? Load(checkpoint) : Status::Ok();
+  return options_.has_rows ? Load(checkpoint, beside) : Status::Ok();
 }
 
 // Look-ups wait from before the first table changes until all have, so none ever sees a table that
 // is empty because it is still to be filled. If one cannot be, that is known before they go on.
-Status StoreTables::Load(const Checkpoint* checkpoint) {
+Status StoreTables::Load(const Checkpoint* checkpoint, const StoreTables* beside) {
   state_->AssertLocked();
   ++num_loads_;
   ThreadPool pool(options_.NumLoadThreads(checkpoint));
@@ -80,6 +82,10 @@ Status StoreTables::Load(const Checkpoint* checkpoint) {
     StoreState* state;
     bool is_whole = false;
   } outcome{state_};
+  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, *beside)) {
+    outcome.is_whole = true;
+    return Status::Ok();
+  }
   if (checkpoint == nullptr || !snapshots_.Load(*checkpoint, tables_, &pool, &retired_)) {
     for (const std::unique_ptr<TableStore>& table : tables_) {
       const TableCheckpoint* found =
@@ -89,6 +95,21 @@ Status StoreTables::Load(const Checkpoint* checkpoint) {
   }
   outcome.is_whole = true;
   return Status::Ok();
+}
+
+// False, also after an error: all are to be loaded anew, which tells of it.
+bool StoreTables::LoadBeside(const Checkpoint& checkpoint, const StoreTables& beside) {
+  if (beside.context_.store_id != context_.store_id) return false;
+  for (const std::unique_ptr<TableStore>& table : tables_) {
+    const TableCheckpoint* found = checkpoint.Find(table->schema().id);
+    const auto other =
+        std::find_if(beside.tables_.begin(), beside.tables_.end(),
+                     [&](const auto& one) { return one->schema().id == table->schema().id; });
+    bool is_loaded = false;
+    if (found == nullptr || other == beside.tables_.end()) return false;
+    if (!table->LoadBeside(**other, *found, &retired_, &is_loaded).ok() || !is_loaded) return false;
+  }
+  return true;
 }
 
 // Everything that Load will look at, so that a damaged checkpoint leaves the store where it is.

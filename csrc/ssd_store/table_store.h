@@ -131,6 +131,11 @@ class TableStore {
   // As Load, but the index comes from a snapshot of the same checkpoint. After an error: Load.
   Status LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSnapshot& snapshot,
                       ThreadPool* pool, std::vector<std::weak_ptr<Segment>>* retired);
+  // As Load, from the index of the same table at another checkpoint of this store, which is open
+  // for reading, if the two have most of their segments in common: else `*is_loaded` stays false,
+  // as it does where an error does not say so: Load. See table_follow.cc.
+  Status LoadBeside(const TableStore& other, const TableCheckpoint& checkpoint,
+                    std::vector<std::weak_ptr<Segment>>* retired, bool* is_loaded);
   // For a snapshot: the table as it is, whose index may not change until that is written.
   TableImage Image() const;
   // Whether the table holds exactly this checkpoint (nullptr: nothing).
@@ -216,6 +221,10 @@ class TableStore {
   void RemoveSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
   std::shared_ptr<Segment> SealedSegment(const SegmentInfo& info) const;
   bool AdoptParts(const TableCheckpoint& checkpoint, const TableImage& image);
+  bool CopyIndex(const TableStore& other);
+  bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
+  Status ForgetSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
+  Status LearnSegment(const SegmentInfo& info);
   Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
   // Names the records [first, first + count) of the open segment, whose rows these are. After an

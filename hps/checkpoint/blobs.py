@@ -26,6 +26,7 @@ from hps.table.waiting import is_records
 
 MODEL, READER, RATES, TABLES = "model.pt", "reader.json", "rates.json", "tables.json"
 PERIOD = "period.json"
+LINEAGE = "lineage"  # of the rows: another text after each return to an older checkpoint
 LAST = "last"
 ModelState = Mapping[str, Any]  # what torch.load(weights_only=True) reads, by name
 Dense = tuple[dict[str, Any] | None, Json | None]  # (model, reader), each None if not given

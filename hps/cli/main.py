@@ -27,6 +27,7 @@ COMMANDS = {
     "report": ("report", "a page of plots of training runs"),
     "models": ("models", "the models of a store, and how far each was trained"),
     "lookup": ("lookup", "the row of a raw value of a log, or of a key"),
+    "publish": ("publish", "publish a store's model for serving, as a base or what changed"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),

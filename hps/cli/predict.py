@@ -4,11 +4,16 @@ Above it: `hps.cli.main`. Below it: `hps.train.predict`.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
-from hps.checkpoint.names import text_of
 from hps.cli import flags
 from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
+from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.config import GpuCacheConfig
+    from hps.train.model import Model
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
@@ -29,7 +34,20 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "and csv the column of labels may be absent, of libsvm, libffm and slots the label of any "
         "line",
     )
-    add("--store", type=flags.path, required=True, metavar="DIR", help="folder of the store")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--store", type=flags.path, metavar="DIR", help="folder of the store")
+    where.add_argument(
+        "--model",
+        type=flags.word,
+        metavar="URL",
+        help="a published model: the folder or URL that 'hps publish' writes to",
+    )
+    add(
+        "--version",
+        type=flags.whole(1),
+        metavar="N",
+        help="of a published model: its version; the newest if not given",
+    )
     add(
         "--out",
         type=flags.path,
@@ -62,14 +80,26 @@ def run(arguments: argparse.Namespace) -> int:
 
     kind_of(arguments.out)
     changes = reading_of(arguments)
-    with Model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
+    with _opened(Model, arguments, gpu) as model:
         figures = predict_log(model, arguments.data, arguments.out, keep=arguments.keep, **changes)
-    name = figures["checkpoint"]
     print(
         f"{figures['examples']:,} probabilities in {arguments.out}, mean {figures['mean']:.4f}, "
-        f"{figures['examples_per_second']:,.0f} a second; {figures['model']} of checkpoint "
-        f"{'newest' if name is None else text_of(name)}",
+        f"{figures['examples_per_second']:,.0f} a second; {figures['model']} of "
+        f"{'version' if arguments.model else 'checkpoint'} {model.version}",
         file=stream_for_people(arguments.json),
     )
     write_json(arguments.json, figures)
     return 0
+
+
+def _opened(
+    model: "type[Model]", arguments: argparse.Namespace, gpu: "GpuCacheConfig | None"
+) -> "Model":
+    """The model of the store, or of the version, that the flags name."""
+    if arguments.model is None:
+        if arguments.version is not None:
+            raise ConfigError("--version is of a published model; give --model URL, or --tag TAG")
+        return model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu)
+    if arguments.checkpoint is not None:
+        raise ConfigError("--tag is of a store; a published model has numbers: --version N")
+    return model.load(arguments.model, version=arguments.version, dram=arguments.dram, gpu=gpu)

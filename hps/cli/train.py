@@ -165,6 +165,14 @@ def _status(figures: Json, *, tells: bool) -> int:
                 file=sys.stderr,
             )
         return 1
+    if figures["publish_error"] is not None:
+        if tells:
+            print(
+                "hps: error: the model is trained and saved, but its newest checkpoint is not "
+                f"published: {' '.join(figures['publish_error'].split())}",
+                file=sys.stderr,
+            )
+        return 1
     from hps.stops import status_of
 
     return 0 if figures["stopped"] is None else status_of(figures["stopped"])

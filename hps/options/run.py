@@ -98,6 +98,19 @@ class OutputOptions:
         "folder for TensorBoard's event files: losses, AUC, rates, hit rates",
         metavar="DIR",
     )
+    publish: str | None = option(
+        None,
+        WORD,
+        "publish the run's checkpoints for serving: a folder, or a URL such as s3://bucket/ctr",
+        metavar="URL",
+    )
+    publish_every: int = option(
+        0,
+        whole(0, 2**62),
+        "batches between two checkpoints that are taken to be published; 0: those that are taken "
+        "anyway",
+        metavar="N",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,13 @@ down), checkpoint/blobs.py (the dense side), checkpoint/dense_mark.py (which one
 update_log/history.py (marks of a service), the store.
 """
 
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from time import perf_counter
 
 from hps.checkpoint.blobs import (
+    LINEAGE,
     MODEL,
     RATES,
     Dense,
@@ -57,6 +59,19 @@ class Checkpoints:
         tables.dense_mark = self._find_dense_mark()
         # Stored tables that the config does not name. Guarded by the updates.
         self._other_tables = self._find_other_tables()
+        self._lineage = "" if tables.is_read_only else self._find_lineage()
+
+    def _find_lineage(self) -> str:
+        """Of the rows as they are now: that of the current checkpoint, or a new one where that is
+        older than another, so that what comes after both is told apart."""
+        store = self._tables.store
+        listed = store.checkpoints()
+        current = find_listed("the store", listed)
+        if current is not None and current["id"] == max(one["id"] for one in listed):
+            own = store.extras(None, (LINEAGE,)).get(LINEAGE, b"").decode()
+            if own:
+                return own
+        return secrets.token_hex(8)
 
     def _find_dense_mark(self) -> DenseMark:
         """That of the checkpoint that the store is at."""
@@ -134,6 +149,7 @@ class Checkpoints:
                 **mark.blobs(),
                 **described,
                 **tables.encode_life(),
+                LINEAGE: self._lineage.encode(),
             }
             if taken is not None:  # what trains from then on must be seen
                 tables.dense_mark = mark
@@ -266,6 +282,7 @@ class Checkpoints:
             for stack in tables.stacks.values():
                 stack.restart()
             self._other_tables = other_tables
+            self._lineage = self._find_lineage()
             tables.learning_rates.update(known)
             tables.is_changed = False
             tables.dense_mark = mark

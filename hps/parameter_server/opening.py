@@ -19,6 +19,7 @@ from hps.parameter_server.batches import Batches
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.logged import LoggedMutations
 from hps.parameter_server.periods import Periods
+from hps.parameter_server.publishing import Publishing
 from hps.parameter_server.rows import RowVerbs
 from hps.parameter_server.tables import Tables
 from hps.ssd_store import TableSchema, open_store
@@ -58,6 +59,7 @@ class ServerParts:
     checkpoints: Checkpoints
     logged: LoggedMutations
     periods: Periods
+    publishing: Publishing
 
 
 def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
@@ -97,7 +99,8 @@ def open_parts(config: Config, tiers: Tiers, view: View | None) -> ServerParts:
         periods = Periods(tables, batches)
         logged = LoggedMutations(tables, batches, periods)
         rows = RowVerbs(tables, pool)
-        parts = ServerParts(tables, rows, batches, checkpoints, logged, periods)
+        publishing = Publishing(tables, checkpoints)
+        parts = ServerParts(tables, rows, batches, checkpoints, logged, periods, publishing)
         tables.is_open = True
         if history is not None:
             replay_log(parts, history, tiers.open_log, tiers.keeps_log)

@@ -3,13 +3,14 @@ push.
 
 Above it: users, SparseEmbedding, RowOptimizer, Pipeline, the command line. Below it: the parts that
 do it, made by opening.py: tables.py (stacks and locks), rows.py (verbs by key), batches.py (batches
-in flight), checkpoints.py, logged.py (what a service's log holds). Each verb here is one call of a
-part; what it promises is said here.
+in flight), checkpoints.py, logged.py (what a service's log holds), publishing.py (versions for
+serving). Each verb here is one call of a part; what it promises is said here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hps.checkpoint.blobs import LAST, Dense, ModelState, decode_dense
 from hps.common.arrays import AnyArray, HostArray
@@ -548,6 +549,16 @@ class ParameterServer:
         """
         return self.parts.checkpoints.space_of_compact(table)
 
+    def publish(
+        self, url: str | PathLike[str], model: ModelState | None = None, **options: Any
+    ) -> Json:
+        """Publishes the rows as they are, for serving, at a folder or URL, from a checkpoint that
+        is taken if there is none of them, or to hold `model` (as `checkpoint` takes it, with the
+        weights under "model"). Options are fields of `hps.publish.options.PublishOptions`: dtype,
+        kind, tables, min_score, keep. As `hps.publish.publisher.Publisher.publish`.
+        """
+        return self.parts.publishing.publish(fspath(url), model, options)
+
     # Lifetime.
 
     def close(self) -> None:
@@ -556,6 +567,7 @@ class ParameterServer:
         Raises:
             NonFiniteError: on a GPU, of the last step; see `apply`. The store is closed by then.
         """
+        self.parts.publishing.close()
         self.parts.tables.close()
 
     def __enter__(self) -> "ParameterServer":
@@ -575,9 +587,13 @@ class ParameterServer:
             if kind is None and tables.is_changed and tables.is_open:
                 self.checkpoint(tag=LAST)
         except BaseException:
-            tables.shut()
+            self._shut()
             raise
         if kind is None:
             self.close()
         else:
-            tables.shut()
+            self._shut()
+
+    def _shut(self) -> None:
+        self.parts.publishing.close()
+        self.parts.tables.shut()

@@ -26,6 +26,8 @@ class OpenOptions(TypedDict, total=False):
     direct_io: segments are read past the page cache (O_DIRECT), so that it stays free for others;
         what is appended still goes through it. False.
     checkpoint: read-only: the tag or id of the checkpoint to open; None is the current one.
+    beside: read-only: a reader of the same store, at a checkpoint taken shortly before this one or
+        after it, whose index this one begins with; of the engine "segments" alone.
     rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
     compaction_threshold: dead part of a segment from which it is rewritten, above 0, below 1; 0.5.
@@ -40,6 +42,7 @@ class OpenOptions(TypedDict, total=False):
     read_only: bool
     direct_io: bool
     checkpoint: str | int | None
+    beside: object
     rows: bool
     seed: int | None
     compaction_threshold: float

@@ -147,7 +147,8 @@ class SsdStore:
             CorruptionError: damaged files, by name and offset.
 
         Cost: reads the manifest and the index: after a clean close as a snapshot, about 15 bytes a
-            row, else from the footers, 8 bytes a record; never rows.
+            row, else from the footers, 8 bytes a record; never rows. With `beside`: a copy of its
+            index, and the footers of segments that one of the two has alone.
         """
         check_engine(path, SEGMENTS)
         check_opening(options)
@@ -163,7 +164,9 @@ class SsdStore:
             "direct_io": options.get("direct_io", False),
             **_compaction_settings(options),
         }
-        return cls(path, cls._open_at(path, tables, settings, options.get("checkpoint")))
+        beside = options.get("beside")
+        native = beside._open_native() if isinstance(beside, SsdStore) else None
+        return cls(path, cls._open_at(path, tables, settings, options.get("checkpoint"), native))
 
     @classmethod
     def _open_at(
@@ -172,6 +175,7 @@ class SsdStore:
         tables: Sequence[TableSchema],
         settings: Json,
         checkpoint: str | int | None,
+        beside: _C.SsdStore | None = None,
     ) -> _C.SsdStore:
         """At a checkpoint; of a promoted name at the one that has it, whatever its id becomes."""
         described = [table.to_native() for table in tables]
@@ -179,7 +183,7 @@ class SsdStore:
         def enter(name: str | int | None) -> _C.SsdStore:
             tag, number = _name(name)
             asked = {**settings, "tag": tag, "id": number}
-            return _C.SsdStore.open(os.fspath(path), described, asked)
+            return _C.SsdStore.open(os.fspath(path), described, asked, beside)
 
         where = f"{path}: checkpoint {checkpoint!r}"
         return opened_as_found(lambda: _to_open(path, checkpoint), enter, where)[1]
@@ -250,6 +254,34 @@ class SsdStore:
     def num_rows(self, table: str) -> int:
         """As `RowTier.num_rows`."""
         return self._open_native().num_rows(self._number(table))
+
+    @property
+    def identity(self) -> int:
+        """Drawn when the store was made; a clone has that of its source."""
+        return self._open_native().id
+
+    def keys_since(self, before: "SsdStore", table: str, period: int, since: int) -> Keys:
+        """Keys of a table whose rows may differ between two checkpoints of one store, of which two
+        readers have one each.
+
+        Args:
+            before: the other one, which has the table, too.
+            table: its name.
+            period: of this checkpoint.
+            since: of the other one; rows that die after it, by `period`, are among them.
+
+        Returns:
+            uint64 [n], in order, each once, read-only.
+
+        Raises:
+            CorruptionError, StoreError: a footer cannot be read.
+
+        Cost: reads the footers of segments that one of the two has alone, 8 bytes a record, and
+            those of others with rows that die.
+        """
+        number, other = self._number(table), before._number(table)
+        found = self._open_native().keys_since(number, period, before._open_native(), other, since)
+        return np.frombuffer(found, np.uint64)
 
     def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;

@@ -5,7 +5,7 @@ collective.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hps.stops import Stops
@@ -32,7 +32,8 @@ class Boundary:
     """Counts steps and time since the last checkpoint.
 
     Args:
-        every: batches between checkpoints; 0 for none by number.
+        every: batches between checkpoints, each of them 0 for none by number: of the run, and those
+            to be published.
         seconds: between checkpoints; 0 for none by time.
         stops: what may ask this rank to stop.
         ranks: that agree.
@@ -41,13 +42,13 @@ class Boundary:
 
     def __init__(
         self,
-        every: int,
+        every: Sequence[int],
         seconds: float,
         stops: Stops,
         ranks: TrainingRanks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every = every
+        self._every = min((one for one in every if one), default=0)
         self._seconds = seconds
         self._stops = stops
         self._ranks = ranks

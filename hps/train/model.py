@@ -1,21 +1,24 @@
-"""Model: a stored model that scores examples.
+"""Model: a stored or published model that scores examples.
 
 Above it: users, `hps evaluate`, `hps predict`. Below it: recipe.py, `hps.models`, a read-only
-`hps.open`, hps/reader/records.py, which makes keys of raw columns as training did.
+`hps.open`, follower.py (published versions), hps/reader/records.py, which makes keys of raw columns
+as training did.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import torch
 
 from hps.checkpoint.names import text_of
 from hps.common.arrays import HOST, AnyArray
+from hps.common.json_text import Json
+from hps.common.url_text import is_url
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
@@ -23,13 +26,20 @@ from hps.features.column import IGNORED
 from hps.models.kinds import load_class
 from hps.models.sequences import check_targets
 from hps.parameter_server.open_server import open as open_store
+from hps.publish.destination import open_destination
+from hps.publish.version import listed_versions
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.files import Batches
 from hps.reader.raw_lines import FORMATS as LINES
 from hps.reader.raw_lines import RawLines
 from hps.reader.reader import Reader
 from hps.reader.schema import Schema, make_schema
+from hps.ssd_store.cluster.catalog import Catalog
+from hps.ssd_store.engine import engine_of
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.follower import Follower
+from hps.train.gate import Gate
+from hps.train.published_rows import PublishedRows
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
 
@@ -44,15 +54,40 @@ if TYPE_CHECKING:
 # operations let Python's lock go for microseconds, and threads that pass it to and fro make half of
 # the calls of one.
 _FEW_ROWS = 64
+DRAM = "1GiB"
+POLL_SECONDS = 1.0
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `Model.load` takes by keyword.
+
+    version: of a published model: the number of the version; None takes the newest.
+    follow: of a published model: take newer versions over as they come, from a thread.
+    dram: memory for rows, as bytes or text; "1GiB" if it is not given.
+    cache_dir: of a published model: a folder for local copies of all rows, from which another
+        process can begin; None: a temporary one.
+    poll_seconds: between two looks for a newer version; 1 if it is not given.
+    gpu: budget and device of a GPU tier; the model runs there, too. None for none.
+    """
+
+    version: int | None
+    follow: bool
+    dram: int | str
+    cache_dir: str | Path | None
+    poll_seconds: float
+    gpu: GpuCacheConfig | None
 
 
 class Model:
-    """A model of `hps train` that is read from a store: it scores, and changes nothing.
+    """A model of `hps train` that is read from a store, or from where it is published: it scores,
+    and changes nothing.
 
     Rows and dense part are those of one checkpoint, whatever a trainer does to the store meanwhile.
-    Any number of threads may call. To be closed: a context manager, or `close`.
+    With `follow` they become those of newer versions, between two calls. Any number of threads may
+    call. To be closed: a context manager, or `close`.
 
-    Attributes `module`, `recipe`, `server` and `checkpoint` may be read. `module` is the torch
+    Attributes `module`, `recipe`, `server`, `checkpoint` and `version` (text: the number of a
+    published version, else the checkpoint) may be read. `module` is the torch
     module, an `hps.models.ClickModel` in eval mode on the device of its rows: called with a batch
     of `open_reader` it gives logits [B], before what `predict` adds for a negative rate, and
     `module.state_dict()` is the dense part, without rows. It is for looking into, or for exporting:
@@ -78,8 +113,19 @@ class Model:
     torch.Size([40])
     """
 
-    def __init__(self, server: TrainingServer, found: ModelCheckpoint) -> None:
+    def __init__(
+        self, server: TrainingServer, found: ModelCheckpoint, follower: Follower | None = None
+    ) -> None:
+        self._held = ExitStack()
+        self._in_turn = threading.Lock()
+        self._follower = follower
+        self._gate = Gate() if follower is None else follower.gate
+        self._set(server, found)
+
+    def _set(self, server: TrainingServer, found: ModelCheckpoint) -> None:
+        """Takes rows, and the module that goes with them."""
         self.checkpoint = found.name
+        self.version = "newest" if found.name is None else text_of(found.name)
         self.recipe = stored_recipe(found.model)
         self.server = server
         load_class(self.recipe.kind, is_stored=True)
@@ -87,8 +133,6 @@ class Model:
         self.recipe.check_weights(self.module, found.model["model"])
         self.module.load_state_dict(found.model["model"])
         self.module.eval()
-        self._held = ExitStack()
-        self._in_turn = threading.Lock()
         self._transform = self.recipe.make_transform()
         self._is_of_lines = self.recipe.reading()["format"] in LINES
         self._columns: RecordColumns | None = None
@@ -100,27 +144,43 @@ class Model:
         cls,
         store: str | Path,
         tag: str | int | None = None,
-        *,
-        dram: int | str = "1GiB",
-        gpu: GpuCacheConfig | None = None,
+        **options: Unpack[LoadOptions],
     ) -> Self:
-        """The model of a store, which is opened read-only, also beside a training.
+        """The model of a store, which is opened read-only, also beside a training; or of a place
+        where versions are published.
 
         Args:
-            store: its folder.
-            tag: tag or id of the checkpoint; None takes the newest with a model.
-            dram: memory for rows, as bytes or text.
-            gpu: budget and device of a GPU tier; the model runs there, too. None for none.
+            store: its folder; or the folder or URL that `hps publish` writes to.
+            tag: of a store: tag or id of the checkpoint; None takes the newest with a model.
+            options: see `LoadOptions`.
 
         Raises:
-            ConfigError: no such checkpoint, it holds no model of hps, or one of a user's own whose
-                file is not where the checkpoint says, or has changed.
+            ConfigError: no such checkpoint or version, it holds no model of hps, or one of a user's
+                own whose file is not where the checkpoint says, or has changed.
             StoreError, CorruptionError: it cannot be read.
         """
+        if _is_published(store):
+            if tag is not None:
+                raise ConfigError(
+                    f"{store}: versions are published here, which have numbers and no tags; name "
+                    "one by version="
+                )
+            return cls._published(store, options)
+        if any(options.get(name) for name in ("version", "follow", "cache_dir")):
+            raise ConfigError(
+                f"{store}: version, follow and cache_dir are of published models, and this is no "
+                "place where one is published; `hps publish` writes there"
+            )
         name = _named(store, tag)
         with ExitStack() as held:
             server = held.enter_context(
-                open_store(store, read_only=True, checkpoint=name, dram=dram, gpu=gpu)
+                open_store(
+                    store,
+                    read_only=True,
+                    checkpoint=name,
+                    dram=options.get("dram", DRAM),
+                    gpu=options.get("gpu"),
+                )
             )
             # Of the very checkpoint whose rows are read: a training may have replaced that tag.
             state, _ = server.checkpoint_state()
@@ -133,6 +193,85 @@ class Model:
             model = cls(server, ModelCheckpoint(name, state, {}))
             model._held = held.pop_all()
         return model
+
+    @classmethod
+    def _published(cls, place: str | Path, options: LoadOptions) -> Self:
+        follower = Follower(
+            place,
+            options.get("cache_dir"),
+            options.get("dram", DRAM),
+            options.get("gpu"),
+            options.get("poll_seconds", POLL_SECONDS),
+        )
+        made: list[Self] = []
+
+        def adopt(rows: PublishedRows, state: Json) -> None:
+            recipe = stored_recipe(state)
+            missing = sorted({*recipe.features, *recipe.first_order_tables.values()})
+            missing = [name for name in missing if name not in rows.server.tables]
+            if missing:
+                raise ConfigError(
+                    f"version {rows.version.number}: its model needs tables {missing}, which were "
+                    "not published; publish all tables"
+                )
+            load_class(recipe.kind, store=rows.folder, is_stored=True)
+            number = rows.version.number
+            found = ModelCheckpoint(number, state, {})
+            if not made:
+                made.append(cls(rows.server, found, follower))
+            else:
+                made[0]._change(rows.server, found)
+            made[0].version = str(number)
+
+        follower.load(options.get("version"), adopt)
+        model = made[0]
+        model._held.callback(follower.close)
+        if options.get("follow", False):
+            follower.start()
+        return model
+
+    def _change(self, server: TrainingServer, found: ModelCheckpoint) -> None:
+        """To another version; no request is under way."""
+        same = server is self.server and stored_recipe(found.model) == self.recipe
+        if not same:
+            self._set(server, found)
+            return
+        self.recipe.check_weights(self.module, found.model["model"])
+        self.module.load_state_dict(found.model["model"])
+        self.checkpoint = found.name
+
+    def roll_back(self, version: int) -> None:
+        """Of a published model: goes to a version that is kept, and follows no more until
+        `follow`.
+
+        Raises:
+            ConfigError: it is not kept, or this is the model of a store. CorruptionError,
+                StoreError: it cannot be read; the version before it stays.
+        """
+        self._following("roll_back").go_to(version)
+
+    def follow(self) -> None:
+        """Of a published model: takes newer versions over from now on.
+
+        Raises:
+            ConfigError: this is the model of a store.
+        """
+        self._following("follow").start()
+
+    def following(self) -> Json:
+        """Of a published model: `version`, `newest` (seen where it is published), `lineage`,
+        `is_following`, `changed_at` (seconds since 1970) and `error`, what the last look met: the
+        version that is had goes on scoring.
+
+        Raises:
+            ConfigError: this is the model of a store.
+        """
+        return self._following("following").state()
+
+    def _following(self, verb: str) -> Follower:
+        if self._follower is None:
+            raise ConfigError(f"{verb}: this model is read from a store; it has no versions")
+        return self._follower
 
     @property
     def features(self) -> dict[str, list[str]]:
@@ -157,8 +296,23 @@ class Model:
                 finite.
             StoreError, CorruptionError: a row could not be read.
         """
-        with self._in_turn if _num_rows(batch) <= _FEW_ROWS else nullcontext():
-            return self._predict(batch)
+        return self.predict_with_version(batch)[0]
+
+    def predict_with_version(
+        self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"
+    ) -> tuple[torch.Tensor, str]:
+        """As `predict`, and the version that has scored all of it."""
+        in_turn = self._in_turn if _num_rows(batch) <= _FEW_ROWS else nullcontext()
+        with in_turn, self._reading():
+            return self._predict(batch), self.version
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Rows and module stay as they are."""
+        with self._gate.reading():
+            if self._follower is not None:
+                self._follower.check_whole()
+            yield
 
     def _predict(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> torch.Tensor:
         if not isinstance(batch, Batch):
@@ -174,7 +328,8 @@ class Model:
         """Rows of keys, float32 [L, dim]; an absent key reads as its initial value. Of a model of
         two levels the rows of a table are vectors, those of `hps.models.first_order_table(table)`
         the weights."""
-        return self.server.pull(table, keys)
+        with self._reading():
+            return self.server.pull(table, keys)
 
     def open_reader(self, data: Sequence[str | Path] | Batches, **changes: Any) -> Reader:
         """A reader of another log with the columns of the model's.
@@ -191,7 +346,7 @@ class Model:
         return self.recipe.open_reader(data, list(self.server.tables.values()), **changes)
 
     def close(self) -> None:
-        """Lets the store go; nothing to do the second time."""
+        """Lets the store go, and follows no more; nothing to do the second time."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -206,8 +361,8 @@ class Model:
         self.close()
 
     def __repr__(self) -> str:
-        name = "newest" if self.checkpoint is None else text_of(self.checkpoint)
-        return f"{type(self).__name__}({self.recipe.kind}, checkpoint {name})"
+        what = "checkpoint" if self._follower is None else "version"
+        return f"{type(self).__name__}({self.recipe.kind}, {what} {self.version})"
 
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         if self._is_of_lines:
@@ -345,6 +500,14 @@ def _not_columns(given: object) -> ConfigError:
         f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
         "a dict of columns"
     )
+
+
+def _is_published(store: str | Path) -> bool:
+    """True of a URL, and of a folder that holds versions and no store."""
+    if is_url(str(store)):
+        return True
+    is_store = engine_of(store) is not None or Catalog.load(Path(store)) is not None
+    return not is_store and bool(listed_versions(open_destination(store)))
 
 
 def _named(store: str | Path, tag: str | int | None) -> str | int | None:

@@ -125,6 +125,16 @@ class TrainOptions(
             object.__setattr__(self, "advance", True)
         if (self.store is None) == (self.remote is None):
             raise ConfigError("rows lie in a store or on servers; give store or remote (--server)")
+        if self.publish_every and self.publish is None:
+            raise ConfigError(
+                "publish_every (--publish-every) says how often to publish; give publish "
+                "(--publish URL), too"
+            )
+        if self.publish is not None and self.remote is not None:
+            raise ConfigError(
+                "publish (--publish) reads the store, and with --server that is elsewhere; run "
+                "'hps publish STORE URL --every SECONDS' where it lies"
+            )
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
             raise ConfigError(
                 "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "

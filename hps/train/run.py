@@ -32,6 +32,7 @@ from hps.train.ranks import TrainingRanks, first_depth
 from hps.train.reading import as_the_model, model_to_resume
 from hps.train.row_server import open_server
 from hps.train.run_mark import RunMark
+from hps.train.run_publisher import RunPublisher
 from hps.train.step_checkpoints import StepCheckpoints
 from hps.train.test_figures import TestFailed
 
@@ -112,10 +113,12 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
                 ranks.world,
                 keeps_start=asked.initial_accumulator is None,
             ) as server,
+            RunPublisher(options, ranks, progress.say) as publisher,
         ):
-            boundary = Boundary(options.checkpoint_every, options.checkpoint_seconds, stops, ranks)
+            every = (options.checkpoint_every, options.publish_every)
+            boundary = Boundary(every, options.checkpoint_seconds, stops, ranks)
             depths = DepthChooser(ranks.agreed_depth(options.depth), start=first_depth())
-            checkpoints = StepCheckpoints(server, boundary)
+            checkpoints = StepCheckpoints(server, boundary, publisher)
             begun = begin(server, options, reader, context, checkpoints)
             loop = TrainingLoop(server, options, begun, checkpoints, depths, context)
             figures["new_data"] = begun.new_data
@@ -136,8 +139,10 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
                 say=progress.say,
                 tag=options.tag,
             )
+            publisher.finish()
             progress.finish()
             figures |= run_figures.to_dict(ended)
+            figures |= {"published": publisher.done, "publish_error": publisher.error}
             add_end_figures(figures, server, begun.trainer, options, context)
     except TestFailed as failure:  # the ranks are out of step: nothing more is asked of them
         figures["test_error"] = str(failure)

@@ -13,6 +13,7 @@ from hps.errors import ConfigError
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
     from hps.train.boundary import Boundary
+    from hps.train.run_publisher import RunPublisher
     from hps.train.trainer import Trainer
 
 
@@ -22,11 +23,15 @@ class StepCheckpoints:
     Args:
         server: of the rows.
         boundary: says when one is due, and is told of each.
+        publisher: told of each.
     """
 
-    def __init__(self, server: "TrainingServer", boundary: "Boundary") -> None:
+    def __init__(
+        self, server: "TrainingServer", boundary: "Boundary", publisher: "RunPublisher"
+    ) -> None:
         self._server = server
         self.boundary = boundary
+        self.publisher = publisher
         self.seconds = 0.0
         self.count = 0
 
@@ -48,6 +53,7 @@ class StepCheckpoints:
         start = time.perf_counter()
         self._server.checkpoint(tag=tag, model=trainer.state(), reader=position)
         self.boundary.checkpoint_done()
+        self.publisher.tell(trainer.totals.examples)
         self.count += 1
         self.seconds += time.perf_counter() - start
 

@@ -14,7 +14,9 @@ from hps.stops import Stops
 from hps.train.boundary import Boundary
 from hps.train.closing import add_end_figures, save_end
 from hps.train.loop import LoopEnd
+from hps.train.options import TrainOptions
 from hps.train.ranks import TrainingRanks
+from hps.train.run_publisher import RunPublisher
 from hps.train.step_checkpoints import StepCheckpoints
 from hps.train.test_figures import TestFailed as NotMeasured
 
@@ -50,10 +52,15 @@ class Server:
 
 def parts(every: int = 2) -> tuple[Any, StepCheckpoints]:
     server: Any = Server()
-    return server, StepCheckpoints(server, Boundary(every, 0, Stops(), TrainingRanks()))
+    options = TrainOptions(data=["log.tsv"], store="store")
+    publisher = RunPublisher(options, TrainingRanks(), print)
+    boundary = Boundary((every, 0), 0, Stops(), TrainingRanks())
+    return server, StepCheckpoints(server, boundary, publisher)
 
 
-TRAINER: Any = SimpleNamespace(state=lambda: {"of": "the dense side"})
+TRAINER: Any = SimpleNamespace(
+    state=lambda: {"of": "the dense side"}, totals=SimpleNamespace(examples=0)
+)
 
 
 def test_a_checkpoint_is_counted_and_begins_the_next_interval() -> None:

@@ -189,7 +189,7 @@ def test_checkpoints_are_due_by_number_and_by_time() -> None:
     now = [100.0]
 
     def boundary(every: int, seconds: float) -> Boundary:
-        return Boundary(every, seconds, Stops(), TrainingRanks(), clock=lambda: now[0])
+        return Boundary((every,), seconds, Stops(), TrainingRanks(), clock=lambda: now[0])
 
     both, never = boundary(3, 600), boundary(0, 0)
     found = []
@@ -218,7 +218,7 @@ def test_what_is_due_on_one_rank_is_due_on_all() -> None:
     def ask(world: Any) -> list[Due]:
         stops, now = Stops(), [0.0]
         clock = lambda: now[0]  # noqa: E731
-        boundary = Boundary(0, 600, stops, TrainingRanks(world), clock)
+        boundary = Boundary((), 600, stops, TrainingRanks(world), clock)
         found = [boundary.due()]
         now[0] = 700.0 if world.rank == 1 else 500.0  # clocks that begin at different times
         found.append(boundary.due())

@@ -116,6 +116,11 @@ class ClusterStore:
                 store.close()
             raise
 
+    @property
+    def parts(self) -> Sequence[RowTier]:
+        """The stores of the ranks, in order."""
+        return self._parts
+
     # Rows.
 
     def append(self, table: str, rows: Rows) -> None:

@@ -1,0 +1,150 @@
+// TableStore::LoadBeside: a checkpoint's index from that of another checkpoint of the same store.
+//
+// Above it: store_tables. Below it: key_index, segment. Where two checkpoints have most segments in
+// common, as two that were taken one soon after the other, the index of one is that of the other
+// but for the keys that the remaining segments name. A copy of it, and these footers, take a small
+// part of the time that all footers do.
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "ssd_store/segment.h"
+#include "ssd_store/table_store.h"
+
+namespace hps {
+namespace {
+
+// Of all records, in segments that only one of the two has: with more of them all is read anew.
+constexpr uint64_t kMostOthersPercent = 30;
+
+}  // namespace
+
+bool TableStore::CopyIndex(const TableStore& other) {
+  const std::shared_lock<std::shared_mutex> lock(other.mutex_);
+  for (const std::shared_ptr<Segment>& segment : other.segments_) {
+    segments_.push_back(segment == nullptr ? nullptr : std::make_shared<Segment>(*segment));
+  }
+  chunks_ = other.chunks_;
+  free_chunks_ = other.free_chunks_;
+  for (int shard = 0; shard < KeyIndex::kNumShards; ++shard) {
+    const ShardImage image = other.index_.Image(shard);
+    if (image.slots == 0) continue;
+    unsigned char* entries = index_.Adopt(shard, image);
+    if (entries == nullptr) return false;
+    std::memcpy(entries, image.entries, image.slots * KeyIndex::kEntryBytes);
+  }
+  return true;
+}
+
+// Age and place of what the index names, against record `record` of `segment`.
+bool TableStore::IsNewer(uint64_t location, const Segment& segment, uint64_t record) const {
+  const WantedRecord place = Decode(location);
+  const Segment& own = *segments_[place.segment];
+  if (&own == &segment) return place.record >= record;
+  return IsOlder(segment.info, own.info);
+}
+
+Status TableStore::ForgetSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired) {
+  const std::shared_ptr<Segment> segment = segments_[ordinal];
+  std::shared_ptr<File> file;
+  HPS_RETURN_IF_ERROR(context_->cache->Open(segment->info.number, segment->path, &file));
+  FooterVisitor visitor;
+  visitor.keys = [&](uint64_t, const uint64_t* keys, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t hash = MixKey(keys[i]);
+      const uint64_t location = index_.Find(hash);
+      if (location == KeyIndex::kNone || Decode(location).segment != ordinal) continue;
+      index_.Erase(hash);
+      Unname(location, nullptr);
+    }
+  };
+  HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
+  context_->bytes_read += segment->info.FooterBytes();
+  RemoveSegment(ordinal, retired);
+  return Status::Ok();
+}
+
+Status TableStore::LearnSegment(const SegmentInfo& info) {
+  const std::shared_ptr<Segment> segment = SealedSegment(info);
+  const uint32_t ordinal = AddSegment(segment);
+  if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
+  std::shared_ptr<File> file;
+  HPS_RETURN_IF_ERROR(context_->cache->Open(info.number, segment->path, &file));
+  HPS_RETURN_IF_ERROR(CheckSegmentHeader(file.get(), *segment, schema_, context_->store_id));
+  std::vector<uint32_t> deaths;
+  HPS_RETURN_IF_ERROR(ReadDeaths(file.get(), *segment, &deaths));
+  segment->deaths.assign(deaths.size(), kNeverDies);
+  bool has_memory = true;
+  FooterVisitor visitor;
+  visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
+    for (uint64_t i = 0; i < count && has_memory; ++i) {
+      const uint64_t hash = MixKey(keys[i]);
+      uint64_t previous = index_.Find(hash);
+      if (previous != KeyIndex::kNone && IsNewer(previous, *segment, first + i)) continue;
+      has_memory = index_.Put(hash, Location(*segment, first + i), &previous);
+      if (!has_memory) return;
+      ++segment->live;
+      if (!deaths.empty()) segment->deaths[first + i] = deaths[first + i];
+      if (previous != KeyIndex::kNone) Unname(previous, nullptr);
+    }
+  };
+  visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t hash = MixKey(tombstones[i].key);
+      const uint64_t location = index_.Find(hash);
+      if (location == KeyIndex::kNone) continue;
+      if (IsNewer(location, *segment, tombstones[i].position)) continue;
+      index_.Erase(hash);
+      Unname(location, nullptr);
+    }
+  };
+  HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
+  context_->bytes_read += info.FooterBytes();
+  return has_memory ? Status::Ok() : OutOfMemory();
+}
+
+Status TableStore::LoadBeside(const TableStore& other, const TableCheckpoint& checkpoint,
+                              std::vector<std::weak_ptr<Segment>>* retired, bool* is_loaded) {
+  context_->lock->AssertHeld();
+  *is_loaded = false;
+  std::map<uint64_t, const SegmentInfo*> missing;
+  uint64_t num_records = 0;
+  uint64_t num_others = 0;
+  for (const SegmentInfo& info : checkpoint.segments) {
+    missing[info.number] = &info;
+    num_records += info.num_records;
+    num_others += info.num_records;
+  }
+  std::vector<uint64_t> gone;
+  for (const std::shared_ptr<const Segment>& segment : other.Segments()) {
+    if (!segment->is_sealed) return Status::Ok();
+    const bool is_common = missing.erase(segment->info.number) > 0;
+    if (is_common) {
+      num_others -= segment->info.num_records;
+    } else {
+      num_others += segment->info.num_records;
+      gone.push_back(segment->info.number);
+    }
+  }
+  if (num_others * 100 > num_records * kMostOthersPercent) return Status::Ok();
+  Reset(retired);
+  if (!CopyIndex(other)) return OutOfMemory();
+  for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
+    if (segments_[ordinal] == nullptr) continue;
+    const uint64_t number = segments_[ordinal]->info.number;
+    if (std::find(gone.begin(), gone.end(), number) == gone.end()) continue;
+    HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, retired));
+  }
+  for (const SegmentInfo& info : checkpoint.segments) {  // the oldest first
+    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info));
+  }
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment != nullptr) CountExpired(segment.get());
+  }
+  // Otherwise it is built anew, which says what is wrong.
+  *is_loaded = index_.size() == checkpoint.num_rows;
+  return Status::Ok();
+}
+
+}  // namespace hps

@@ -1,0 +1,132 @@
+"""`hps publish`: versions for serving of a store's checkpoints.
+
+Above it: `hps.cli.main`. Below it: `hps.publish.publisher`.
+"""
+
+import argparse
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from hps.cli import flags
+from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
+from hps.common.json_text import Json
+from hps.errors import ConfigError, HpsError
+from hps.stops import Stops
+
+if TYPE_CHECKING:
+    from hps.publish.publisher import Publisher
+
+_MOMENT_SECONDS = 0.1
+
+
+def add_parsers(subparsers: flags.Subparsers) -> None:
+    """Adds `publish`."""
+    parser = subparsers.add_parser(
+        "publish",
+        help="publish a store's newest checkpoint for serving",
+        description="Publishes a checkpoint for serving at URL: all rows and the dense part (a "
+        "base), or what changed since the version before (a delta). The store, or the folder of "
+        "several ranks, is read beside a training. A version is seen there whole or not at all; "
+        "'hps serve-model URL' and hps.Model.load(URL, follow=True) follow.",
+    )
+    flags.add_store(parser)
+    add = parser.add_argument
+    add("url", type=flags.word, metavar="URL", help="a folder, or a URL such as s3://bucket/ctr")
+    flags.add_checkpoint(parser)
+    add(
+        "--every",
+        type=flags.number(above=0),
+        metavar="SECONDS",
+        help="go on: look for a newer checkpoint every so many seconds, until a signal",
+    )
+    add(
+        "--dtype",
+        choices=["float32", "float16", "bfloat16", "int8", "int4"],
+        default="float32",
+        help="of weights; int8 and int4 have a scale a row; float32 if not given",
+    )
+    add(
+        "--table",
+        action="append",
+        type=flags.word,
+        metavar="NAME",
+        help="only this table; may be repeated",
+    )
+    add(
+        "--min-score",
+        type=flags.number(0),
+        metavar="S",
+        help="leave out rows whose score is below S, of tables whose rows die by a score",
+    )
+    add(
+        "--kind",
+        choices=["auto", "base", "delta"],
+        default="auto",
+        help="auto takes a delta where one is possible and small",
+    )
+    add("--keep", type=flags.whole(1), default=10, metavar="N", help="versions that stay; 10")
+    add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Publishes once, or for as long as nobody stops it."""
+    check_out_path(arguments.json)
+    if arguments.every is not None and arguments.checkpoint is not None:
+        raise ConfigError("--every publishes the newest checkpoint; leave --checkpoint out")
+    from hps.publish.options import PublishOptions  # numpy and pyarrow take their time to import
+    from hps.publish.publisher import Publisher
+
+    options = PublishOptions(
+        dtype=arguments.dtype,
+        tables=arguments.table,
+        min_score=arguments.min_score,
+        kind=arguments.kind,
+        keep=arguments.keep,
+    )
+    out = stream_for_people(arguments.json)
+    with Publisher(arguments.store, arguments.url, options) as publisher:
+        made = publisher.publish(arguments.checkpoint)
+        _tell(made, arguments.url, out)
+        write_json(arguments.json, made)
+        if arguments.every is None:
+            return 0
+        with Stops() as stops:
+            stops.defer()
+            while not _is_asked_within(stops, arguments.every):
+                _publish_again(publisher, arguments.url, out)
+    return 0
+
+
+def _is_asked_within(stops: Stops, seconds: float) -> bool:
+    """Waits so long, or until a signal asks to stop; whether one has."""
+    end = time.monotonic() + seconds
+    while not stops.asked and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _MOMENT_SECONDS))
+    return bool(stops.asked)
+
+
+def _publish_again(publisher: "Publisher", url: str, out: TextIO) -> None:
+    try:
+        made = publisher.publish()
+    except HpsError as error:  # the next look may do better
+        print(f"{time.strftime('%H:%M:%S')} not published: {error}", file=out, flush=True)
+        return
+    if made["kind"] is not None:
+        _tell(made, url, out)
+
+
+def _tell(made: Json, url: str, out: TextIO) -> None:
+    what = f"version {made['version']} of {url}"
+    if made["kind"] is None:
+        print(f"{what} is of checkpoint {made['checkpoint']} already", file=out, flush=True)
+        return
+    changes = ""
+    if made["changed"] is not None:
+        changes = f", {made['changed']:,} changed, {made['removed']:,} removed"
+    print(
+        f"{what}: {made['kind']} of checkpoint {made['checkpoint']}, {made['rows']:,} rows"
+        f"{changes}, {made['bytes']:,} bytes in {made['seconds']:.2f} s",
+        file=out,
+        flush=True,
+    )

@@ -1,0 +1,270 @@
+"""Destination: a folder, or a place behind a URL, that holds published versions.
+
+Above it: publisher.py, chain.py. Below it: the file system of this machine, or fsspec, which is
+imported when a URL is given. What others may see comes into being whole, by one step, and never
+replaces what is there.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+from hps.common.durable_file import sync, write_durably
+from hps.common.url_text import hidden_url, hidden_urls, is_url
+from hps.errors import ConfigError, StoreError
+
+_PIECE_BYTES = 8 << 20  # of an upload, and of what is read at a time
+_LOCAL = ("file", "local")
+
+T = TypeVar("T")
+
+
+class TakenError(StoreError):
+    """There is a file of that name already: another publisher was first."""
+
+
+class Destination(Protocol):
+    """Where versions go. Names are relative, with `/` between folders.
+
+    Raises, every verb of them: StoreError, which names the place and the file.
+    """
+
+    @property
+    def shown(self) -> str:
+        """Its place, as messages may tell it."""
+
+    def names(self) -> list[str]:
+        """Of the files that lie in it directly, not in its folders; none if it is not there."""
+
+    def folders(self, name: str) -> list[str]:
+        """Of the folders in one of its folders."""
+
+    def read(self, name: str) -> bytes:
+        """A whole small file. FileNotFoundError: it is not there."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Makes a file, whole and at once, durable when this returns. TakenError: it is there."""
+
+    def write(self, name: str) -> Any:
+        """A context that gives a stream for a file of its own name; it is whole, and durable, once
+        the context is left without an error."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file, to be read from front to back. FileNotFoundError: it is not there."""
+
+    def local(self, name: str) -> Path | None:
+        """Its path, if it is a file of this machine."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with all in it; nothing to do if it is not there."""
+
+
+def open_destination(place: str | os.PathLike[str]) -> Destination:
+    """The destination at a path or a URL; nothing is made or asked yet.
+
+    Raises:
+        ConfigError: fsspec, or the package for this kind of URL, is not installed.
+
+    >>> open_destination("memory://models/ctr").shown
+    'memory://models/ctr'
+    """
+    text = os.fspath(place)
+    if not is_url(text):
+        return _Folder(Path(text).absolute())
+    scheme, _, rest = text.partition("://")
+    if scheme.lower() in _LOCAL:
+        return _Folder(Path("/" + rest.lstrip("/")))
+    return _Remote(text)
+
+
+class _Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shown = str(path)
+
+    def names(self) -> list[str]:
+        with self._told("list"):
+            if not self.path.is_dir():
+                if self.path.exists():
+                    raise StoreError(errno.ENOTDIR, f"{self.shown} is not a folder")
+                return []
+            return sorted(one.name for one in self.path.iterdir() if one.is_file())
+
+    def folders(self, name: str) -> list[str]:
+        folder = self.path / name
+        with self._told("list", name):
+            return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+
+    def read(self, name: str) -> bytes:
+        with self._told("read", name):
+            return (self.path / name).read_bytes()
+
+    def create(self, name: str, data: bytes) -> None:
+        target = self.path / name
+        new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+        with self._told("write", name):
+            self._make_folder(target.parent)
+            try:
+                write_durably(new, data)
+                os.link(new, target)  # never over a file that is there
+            except FileExistsError:
+                raise TakenError(errno.EEXIST, f"{target} is there already") from None
+            finally:
+                new.unlink(missing_ok=True)
+            sync(target.parent)
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[IO[bytes]]:
+        target = self.path / name
+        with self._told("write", name):
+            self._make_folder(target.parent)
+            with target.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            sync(target.parent)
+
+    def open(self, name: str) -> IO[bytes]:
+        with self._told("read", name):
+            return (self.path / name).open("rb")
+
+    def local(self, name: str) -> Path | None:
+        return self.path / name
+
+    def remove(self, name: str) -> None:
+        target = self.path / name
+        with self._told("remove", name):
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            sync(made.parent)
+
+    @contextmanager
+    def _told(self, verb: str, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (StoreError, FileNotFoundError):
+            raise
+        except OSError as error:
+            place = self.path / name
+            raise StoreError(
+                error.errno, f"cannot {verb} {place}: {error.strerror or error}"
+            ) from error
+
+
+class _Remote:
+    """A place that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = hidden_url(url).rstrip("/")
+        self._url = url
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ConfigError(
+                f"{self.shown}: URLs need fsspec; install it with: pip install 'hps-ctr[url]'"
+            ) from error
+        try:
+            # Files change beside this process: no listing is remembered.
+            options = {"use_listings_cache": False}
+            self._system, path = fsspec.core.url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"{self.shown}: {self._text(error)}; fsspec reads it once the package for its kind "
+                "is installed, such as s3fs for s3:// and gcsfs for gs://"
+            ) from error
+        self._root = path.rstrip("/")
+
+    def names(self) -> list[str]:
+        return [base for base, kind in self._listed(self._root) if kind == "file"]
+
+    def folders(self, name: str) -> list[str]:
+        return [base for base, _ in self._listed(self._path(name))]
+
+    def _listed(self, folder: str) -> list[tuple[str, str]]:
+        def ask() -> list[dict[str, Any]]:
+            self._system.invalidate_cache()
+            try:
+                return list(self._system.ls(folder, detail=True))
+            except FileNotFoundError:
+                return []
+
+        found = self._tried("list", "", ask)
+        named = [(str(one["name"]).rstrip("/").rsplit("/", 1)[-1], one["type"]) for one in found]
+        return sorted(one for one in named if one[0])
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._tried("read", name, lambda: self._system.cat_file(self._path(name))))
+
+    def create(self, name: str, data: bytes) -> None:
+        def make() -> None:
+            self._system.invalidate_cache()
+            self._system.pipe_file(self._path(name), data, mode="create")
+
+        try:
+            self._tried("write", name, make)
+        except FileExistsError:
+            raise TakenError(errno.EEXIST, f"{self.shown}/{name} is there already") from None
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[IO[bytes]]:
+        path = self._path(name)
+        stream = self._tried(
+            "write", name, lambda: self._system.open(path, "wb", block_size=_PIECE_BYTES)
+        )
+        try:
+            yield stream
+        except BaseException:
+            with suppress(Exception):
+                stream.discard()
+            raise
+        self._tried("write", name, stream.close)
+
+    def open(self, name: str) -> IO[bytes]:
+        def begin() -> Any:
+            options = {"block_size": _PIECE_BYTES, "cache_type": "readahead"}
+            return self._system.open(self._path(name), "rb", **options)
+
+        stream: IO[bytes] = self._tried("read", name, begin)
+        return stream
+
+    def local(self, name: str) -> Path | None:
+        return None
+
+    def remove(self, name: str) -> None:
+        def drop() -> None:
+            with suppress(FileNotFoundError):
+                self._system.rm(self._path(name), recursive=True)
+
+        self._tried("remove", name, drop)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _text(self, error: object) -> str:
+        return hidden_urls(str(error).replace(self._url, self.shown))
+
+    def _tried(self, verb: str, name: str, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except (StoreError, FileExistsError, FileNotFoundError):
+            raise
+        except Exception as error:  # of whatever library it is
+            place = f"{self.shown}/{name}" if name else self.shown
+            raise StoreError(
+                getattr(error, "errno", None) or errno.EIO,
+                f"cannot {verb} {place}: {type(error).__name__}: {self._text(error)}",
+            ) from error

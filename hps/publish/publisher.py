@@ -1,0 +1,253 @@
+"""Publisher: makes versions of a store's checkpoints at a destination.
+
+Above it: `hps.ParameterServer.publish`, `hps publish`, `hps train --publish`. Below it: source.py
+(a checkpoint), version_writer.py (its files), version.py, destination.py. A version is found by
+comparing rows: what compaction has moved, or what an update has left as it was, is in no delta.
+"""
+
+import hashlib
+import os
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from hps.common.json_text import Json
+from hps.errors import ConfigError
+from hps.publish.destination import Destination, TakenError, open_destination
+from hps.publish.leases import oldest_leased
+from hps.publish.options import PublishOptions
+from hps.publish.source import Source
+from hps.publish.version import (
+    BASE,
+    DATA,
+    DELTA,
+    Version,
+    chain_of,
+    file_of,
+    listed_versions,
+    load_version,
+    newest_version,
+)
+from hps.publish.version_writer import VersionWriter, described, source_of
+from hps.ssd_store.promote import promote
+
+# A base comes again when the deltas since the last one have more bytes than this share of it.
+_MOST_DELTAS = 0.5
+
+
+class Publisher:
+    """Publishes a store's checkpoints to one destination, one after the other. A context manager.
+
+    The checkpoint that was published last stays open, so that the next delta need not open it
+    again; it, and the one before it, keep their files in the store: they have the promoted name
+    `publisher.pin`.
+
+    Args:
+        path: the store, or the folder of several ranks.
+        place: the destination: a folder, or a URL that fsspec knows.
+        options: what is published.
+
+    Raises:
+        ConfigError: the destination is of a kind that is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        place: str | os.PathLike[str],
+        options: PublishOptions | None = None,
+    ) -> None:
+        self._path = path
+        self._destination = open_destination(place)
+        self.options = options or PublishOptions()
+        self._before: Source | None = None
+        self.pin = f"published-{hashlib.sha256(self._destination.shown.encode()).hexdigest()[:8]}"
+
+    def publish(self, checkpoint: str | int | None = None) -> Json:
+        """Makes a version of a checkpoint.
+
+        Args:
+            checkpoint: its tag, promoted name or id; None: the newest.
+
+        Returns:
+            `version`, `kind`, `rows` (of all tables in it), `changed` and `removed` (since the
+            version before; None of a base that follows none), `bytes` (written), `lineage`,
+            `checkpoint`, `period`, `why_base` (why it could not follow the version before; None
+            where it does) and `seconds`. Of a checkpoint that the newest version is of already,
+            `kind` is None and nothing is written.
+
+        Raises:
+            ConfigError: no such checkpoint or table; kind="delta" where there can be none.
+            StoreError: the destination cannot be written, or another publisher was faster: then
+                nothing of this version is seen there. CorruptionError: store or destination is
+                damaged. NonFiniteError: a weight that the type cannot hold.
+
+        Cost: a base reads every row; a delta opens the index, and reads the rows whose keys are in
+            files that one of the two checkpoints has alone, twice.
+        """
+        started = time.perf_counter()
+        with ExitStack() as opened:
+            after = opened.enter_context(Source.open(self._path, checkpoint, self._before))
+            made = self._publish(after)
+            self._keep_open(after)
+            opened.pop_all()
+        return {**made, "seconds": time.perf_counter() - started}
+
+    def close(self) -> None:
+        """Lets the store go; nothing to do the second time."""
+        before, self._before = self._before, None
+        if before is not None:
+            before.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _keep_open(self, source: Source) -> None:
+        self.close()
+        self._before = source
+
+    def _publish(self, after: Source) -> Json:
+        newest = newest_version(self._destination)
+        if newest is not None and _is_of(newest, after, self.options):
+            return _told(newest, None, None, 0) | {"kind": None}
+        why_base, before = self._find_before(newest, after)
+        if before is None and self.options.kind == DELTA:
+            raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
+        number = 1 if newest is None else newest.number + 1
+        work = VersionWriter(self._destination, number, after, self.options)
+        try:
+            follows = newest if before is not None else None
+            version = work.make(follows, before, self._wants_base(newest, before))
+            promote(self._path, after.info["id"], self.pin)
+        except BaseException:
+            work.drop()
+            raise
+        try:
+            _commit(self._destination, version)
+        except TakenError:  # after any other error it may have come to be
+            work.drop()
+            raise
+        remove_old(self._destination, self.options.keep)
+        made = _told(version, *work.counts(), work.num_bytes)
+        return {**made, "why_base": why_base or None}
+
+    def _find_before(self, newest: Version | None, after: Source) -> tuple[str, Source | None]:
+        """(why there is none, or empty; the checkpoint of the newest version)."""
+        if newest is None:
+            return "nothing is published there yet", None
+        if self.options.kind == BASE:
+            return "a base was asked for", None
+        if not after.can_follow:
+            return "a store of engine 'rocksdb' cannot tell what has changed", None
+        source = newest.source
+        if source["store"] != after.identity:
+            return f"version {newest.number} is of another store", None
+        if source["lineage"] != after.lineage:
+            return "the store went back to an older checkpoint since the newest version", None
+        if source["options"] != self.options.described():
+            return "the newest version was published with other options", None
+        if source["tables"] != described(after):
+            return "tables, or their rules, are others than those of the newest version", None
+        if self._before is not None and self._before.info["created"] == source["created"]:
+            return "", self._before
+        listed = after.store.checkpoints()
+        kept = [one for one in listed if one["created"] == source["created"]]
+        if not kept:
+            return f"checkpoint {source['checkpoint']!r}, published last, is gone", None
+        before = Source.open(self._path, kept[0]["id"])
+        self._keep_open(before)
+        return "", before
+
+    def _wants_base(self, newest: Version | None, before: Source | None) -> bool:
+        if newest is None or before is None:
+            return True
+        if self.options.kind == DELTA:
+            return False
+        chain = chain_of(self._destination, newest.number)
+        sizes = [_changed_bytes(version) for version in chain[1:]]
+        base = sum(file.bytes for table in chain[0].tables for file in table.base or ())
+        return sum(sizes) > _MOST_DELTAS * base
+
+
+def remove_old(destination: Destination, keep: int) -> list[int]:
+    """Removes versions beyond the newest `keep`, but for those that they follow, and those that a
+    reader is at; and data of versions that never came to be.
+
+    Returns:
+        The numbers of those that went.
+    """
+    numbers = listed_versions(destination)
+    kept = numbers[-keep:]
+    if not kept:
+        return []
+    leased = oldest_leased(destination)
+    oldest = min([kept[0]] if leased is None else [kept[0], max(leased, numbers[0])])
+    first = chain_of(destination, oldest)[0].number
+    gone = [number for number in numbers if number < first]
+    for number in gone:
+        folder = load_version(destination, number).folder
+        destination.remove(file_of(number))  # first, so that nobody finds half of it
+        destination.remove(folder)
+    _remove_strays(destination, [number for number in numbers if number >= first])
+    return gone
+
+
+def _remove_strays(destination: Destination, kept: list[int]) -> None:
+    """Data of versions that never came to be: their publisher died, or was refused."""
+    folders = destination.folders(DATA)
+    if len(folders) <= len(kept):
+        return
+    own = {load_version(destination, number).folder for number in kept}
+    for name in folders:
+        number = name.split("-")[0]
+        folder = f"{DATA}/{name}"
+        # The newest one's number may be another's who is still at it, and is about to be refused.
+        if folder not in own and number.isdigit() and int(number) < kept[-1]:
+            destination.remove(folder)
+
+
+def _commit(destination: Destination, version: Version) -> None:
+    name, data = file_of(version.number), version.to_bytes()
+    try:
+        destination.create(name, data)
+    except TakenError:
+        if destination.read(name) == data:  # our own, of which the answer was lost
+            return
+        raise TakenError(
+            17,
+            f"{destination.shown}: another publisher has made version {version.number} meanwhile; "
+            "one destination has one publisher: stop the other one, then publish again",
+        ) from None
+
+
+def _is_of(version: Version, after: Source, options: PublishOptions) -> bool:
+    """Whether publishing this again would make the same."""
+    return options.kind != BASE and version.source == source_of(after, options)
+
+
+def _changed_bytes(version: Version) -> int:
+    parts = [part for one in version.tables for part in (one.changed, one.removed)]
+    return sum(file.bytes for part in parts for file in part or ())
+
+
+def _told(version: Version, changed: int | None, removed: int | None, num_bytes: int) -> Json:
+    return {
+        "version": version.number,
+        "kind": version.kind,
+        "rows": version.num_rows,
+        "changed": changed,
+        "removed": removed,
+        "bytes": num_bytes,
+        "lineage": version.lineage,
+        "checkpoint": version.source["checkpoint"],
+        "period": version.period,
+    }

@@ -1,0 +1,181 @@
+"""Source: one checkpoint of a store, as what is published from it.
+
+Above it: publisher.py. Below it: the engines' read-only stores, the blobs of a checkpoint.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from hps import _C
+from hps.checkpoint.blobs import (
+    LINEAGE,
+    MODEL,
+    decode_model,
+    decode_period,
+    decode_rules,
+    tables_from_store,
+)
+from hps.checkpoint.names import find_listed
+from hps.common.expiry import Expiry
+from hps.common.json_text import Json, JsonView
+from hps.common.row_layout import Images, Keys
+from hps.config import TableConfig
+from hps.contracts.tiers import RowTier
+from hps.errors import ConfigError, StoreError
+from hps.ssd_store.cluster.catalog import Catalog
+from hps.ssd_store.cluster.cluster_store import ClusterStore
+from hps.ssd_store.engine import engine_of
+from hps.ssd_store.open_store import open_store
+from hps.ssd_store.store import SsdStore
+from hps.table.life_rules import native_rules
+
+
+@dataclass
+class Source:
+    """A checkpoint, open for reading beside whoever writes. Use `open`.
+
+    Args:
+        path: of the store.
+        store: at the checkpoint.
+        info: of it, as the store lists it.
+        identity: of the store, or of the cluster; of RocksDB's engine empty.
+        lineage: of the rows: another one after each return to an older checkpoint.
+        period, rules: as of the checkpoint.
+        tables: by name.
+        model: what the checkpoint holds beside rows; None: nothing.
+    """
+
+    path: Path
+    store: RowTier
+    info: JsonView
+    identity: str
+    lineage: str
+    period: int
+    rules: dict[str, Expiry]
+    tables: dict[str, TableConfig]
+    model: Json | None = None
+    _native: dict[str, _C.LifeRules] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        checkpoint: str | int | None,
+        beside: "Source | None" = None,
+    ) -> Self:
+        """Opens a checkpoint of a store, or of a folder of ranks.
+
+        Args:
+            path: of it.
+            checkpoint: tag, promoted name or id; None: the newest.
+            beside: another one of it, whose index is the same for the most part.
+
+        Raises:
+            ConfigError: there is no checkpoint, or not that one. StoreError, CorruptionError: it
+                cannot be read.
+        """
+        folder = Path(path).absolute()
+        store = _open(folder, checkpoint, None if beside is None else beside.store)
+        try:
+            listed = store.checkpoints()
+            extras = store.extras(None)
+            info = _own(folder, listed, checkpoint)
+            tables = tables_from_store(list(store.schemas.values()), extras)
+            return cls(
+                path=folder,
+                store=store,
+                info=info,
+                identity=_identity(folder, store),
+                lineage=extras.get(LINEAGE, b"").decode(),
+                period=decode_period(extras),
+                rules=decode_rules(extras),
+                tables={table.name: table for table in tables},
+                model=decode_model(extras) if MODEL in extras else None,
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def can_follow(self) -> bool:
+        """Whether changes between two checkpoints can be found: of segments, not of RocksDB."""
+        return all(isinstance(part, SsdStore) for part in _parts(self.store))
+
+    def keys_since(self, before: "Source", table: str) -> Keys | None:
+        """Keys of the rows that may have changed since another checkpoint of the same store;
+        sorted in runs; uint64 [n]. None: the ranks are others, nobody can tell."""
+        own, others = _parts(self.store), _parts(before.store)
+        if len(own) != len(others):
+            return None
+        found = []
+        for part, other in zip(own, others, strict=True):
+            if not isinstance(part, SsdStore) or not isinstance(other, SsdStore):
+                return None
+            if part.identity != other.identity:
+                return None
+            found.append(part.keys_since(other, table, self.period, before.period))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def is_servable(self, table: str, images: Images, min_score: float | None) -> np.ndarray:
+        """bool [n]: of row images of a table those whose score is not below `min_score`."""
+        rules = self.rules.get(table)
+        if min_score is None or rules is None:
+            return np.ones(len(images), np.bool_)
+        if table not in self._native:
+            self._native[table] = native_rules(rules)
+        show, click, last = self.tables[table].layout.statistics(images)
+        gaps = (self.period - last).astype(np.uint32)
+        servable: np.ndarray = self._native[table].scores(show, click, gaps) >= min_score
+        return servable
+
+    def close(self) -> None:
+        """Lets the checkpoint go; nothing to do the second time."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _open(folder: Path, checkpoint: str | int | None, beside: RowTier | None) -> RowTier:
+    if Catalog.load(folder) is not None:
+        return ClusterStore.open(folder, [], read_only=True, checkpoint=checkpoint)
+    if engine_of(folder) is None:
+        raise StoreError(2, f"{folder}: there is no store to publish from")
+    own = beside if isinstance(beside, SsdStore) else None
+    return open_store(folder, [], read_only=True, checkpoint=checkpoint, beside=own)
+
+
+def _own(folder: Path, listed: list[Json], checkpoint: str | int | None) -> JsonView:
+    found = find_listed(str(folder), listed, checkpoint)
+    if found is None:
+        raise ConfigError(
+            f"{folder}: it has no checkpoint yet, and versions are published from checkpoints; "
+            "take one, or wait for the first"
+        )
+    return found
+
+
+def _parts(store: RowTier) -> list[RowTier]:
+    return list(store.parts) if isinstance(store, ClusterStore) else [store]
+
+
+def _identity(folder: Path, store: RowTier) -> str:
+    catalog = Catalog.load(folder)
+    if catalog is not None:
+        return f"ranks-{catalog.generation}"
+    if isinstance(store, SsdStore):
+        return f"{store.identity:016x}"
+    return ""

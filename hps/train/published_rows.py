@@ -1,0 +1,290 @@
+"""PublishedRows: the rows of one published version, on this machine, and their way to the next.
+
+Above it: follower.py. Below it: hps/publish (what a version is), a ParameterServer over a store of
+its own: rows that are asked for most lie in memory, all of them on its disk. The store's
+checkpoints say which version they are of, so that a process that starts again goes on from there.
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hps.checkpoint.blobs import READER, decode_json, table_from_json
+from hps.common.json_text import Json
+from hps.common.optimizers import SGD
+from hps.common.row_layout import Images, Keys
+from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.errors import ConfigError, HpsError
+from hps.parameter_server.server import ParameterServer
+from hps.publish.codec import BFLOAT16, RowCodec
+from hps.publish.destination import Destination
+from hps.publish.fetch import fetched
+from hps.publish.leases import drop_lease, take_lease
+from hps.publish.row_files import read_keys, read_rows
+from hps.publish.version import PublishedTable, StoredFile, Version, chain_of, versions_after
+from hps.ssd_store.engine import engine_of
+
+_PREFIX = "rows-"
+_MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
+
+
+def local_table(published: PublishedTable) -> TableConfig:
+    """The table that holds a version's rows: weights alone, without what trains or ends them."""
+    return replace(
+        table_from_json(published.table),
+        optimizer=SGD(lr=1.0),
+        statistics=False,
+        expiry=None,
+        admission=None,
+        max_rows=None,
+        max_bytes=None,
+        dtype="bfloat16" if published.dtype == BFLOAT16 else "float32",
+    )
+
+
+class PublishedRows:
+    """A server over the rows of one version. Use `open`; a context manager.
+
+    Attributes: `server`, a ParameterServer; `version`.
+    """
+
+    def __init__(self, folder: Path, server: ParameterServer, version: Version) -> None:
+        self.folder = folder
+        self.server = server
+        self.version = version
+        self._num_unsaved = 0
+
+    @classmethod
+    def open(
+        cls,
+        destination: Destination,
+        number: int | None,
+        cache: Path,
+        dram: int | str,
+        gpu: GpuCacheConfig | None = None,
+        *,
+        anew: bool = False,
+    ) -> Self:
+        """The rows of a version: those of an earlier process, brought forward, or read anew.
+
+        Args:
+            destination: where versions are.
+            number: of the version; None: the newest.
+            cache: a folder for local stores.
+            dram: memory for rows.
+            gpu: of a GPU tier over them.
+            anew: leave other local stores alone: one of them is in use.
+
+        Raises:
+            ConfigError: no such version. CorruptionError: what is published is damaged, or of two
+                histories. StoreError: it cannot be read, or the disk is full.
+        """
+        chain = chain_of(destination, number)
+        lease = take_lease(destination, chain[0].number)
+        try:
+            known = None if anew else cls._known(destination, chain[-1], cache, dram, gpu)
+            return cls._anew(destination, chain, cache, dram, gpu) if known is None else known
+        finally:
+            drop_lease(destination, lease)
+
+    @classmethod
+    def _known(
+        cls,
+        destination: Destination,
+        newest: Version,
+        cache: Path,
+        dram: int | str,
+        gpu: GpuCacheConfig | None,
+    ) -> Self | None:
+        """Of a local store from which changes lead to a version; others that can be had go."""
+        found: Self | None = None
+        for folder in sorted(cache.glob(f"{_PREFIX}*"), reverse=True):
+            if found is not None:
+                _remove(folder)
+                continue
+            found = cls._of_folder(folder, destination, newest, dram, gpu)
+            if found is None:
+                _remove(folder)
+        return found
+
+    @classmethod
+    def _of_folder(
+        cls,
+        folder: Path,
+        destination: Destination,
+        newest: Version,
+        dram: int | str,
+        gpu: GpuCacheConfig | None,
+    ) -> Self | None:
+        with ExitStack() as opened:
+            try:
+                if engine_of(folder) is None:
+                    return None
+                config = _config(folder, newest, dram, gpu)
+                server = opened.enter_context(ParameterServer(config))
+                mark = decode_json(server.checkpoint_blobs(None, (READER,)), READER)
+                own = chain_of(destination, int(mark["version"]))[-1]
+                path = versions_after(destination, own, newest)
+                if own.sha256 != mark["sha256"] or path is None:
+                    return None
+            except (HpsError, KeyError, TypeError, ValueError):
+                return None  # it is only a copy
+            rows = cls(folder, server, own)
+            for version in path:
+                with rows.changes(destination, version) as changes:
+                    rows.apply(version, changes)
+            opened.pop_all()
+        return rows
+
+    @classmethod
+    def _anew(
+        cls,
+        destination: Destination,
+        chain: Sequence[Version],
+        cache: Path,
+        dram: int | str,
+        gpu: GpuCacheConfig | None,
+    ) -> Self:
+        base, newest = chain[0], chain[-1]
+        folder = cache / f"{_PREFIX}{newest.number:08d}-{secrets.token_hex(4)}"
+        with ExitStack() as opened:
+            opened.callback(_remove, folder)
+            server = ParameterServer(_config(folder, newest, dram, gpu))
+            opened.callback(server.close)
+            rows = cls(folder, server, base)
+            files = [file for table in base.tables for file in table.base or ()]
+            with fetched(destination, files, cache) as paths:
+                for table in base.tables:
+                    for file in table.base or ():
+                        for keys, weights in _decoded(table, paths[file.name]):
+                            server.assign(table.name, keys, weights)
+            for version in chain[1:]:
+                with rows.changes(destination, version) as changes:
+                    rows.apply(version, changes)
+            rows.save()
+            opened.pop_all()
+        return rows
+
+    @contextmanager
+    def changes(self, destination: Destination, version: Version) -> Iterator["Changes"]:
+        """What leads from this version to the next one, fetched and checked, in memory.
+
+        Raises:
+            CorruptionError, StoreError: it is damaged, or cannot be read; nothing has changed.
+        """
+        files = [
+            file
+            for table in version.tables
+            for part in (table.changed, table.removed)
+            for file in part or ()
+        ]
+        with fetched(destination, files, self.folder.parent) as paths:
+            yield Changes.read(version, paths)
+
+    def apply(self, version: Version, changes: "Changes") -> None:
+        """Goes to the next version. Nobody may read meanwhile.
+
+        Raises:
+            StoreError: the disk is full. Rows are then of no version: close, and open anew.
+        """
+        for table, keys in changes.removed:
+            self.server.erase(table, keys)
+        for table, keys, weights in changes.changed:
+            self.server.assign(table, keys, weights)
+        self.version = version
+        self._num_unsaved += 1
+
+    def save_if_due(self) -> None:
+        """Makes what was applied durable, every so many versions."""
+        if self._num_unsaved >= _MOST_UNSAVED:
+            self.save()
+
+    def save(self) -> None:
+        """Makes what was applied durable, so that another process need not read it again."""
+        mark: Json = {"version": self.version.number, "sha256": self.version.sha256}
+        self.server.checkpoint(reader=mark)
+        self._num_unsaved = 0
+
+    def close(self) -> None:
+        """Saves, and closes the store; nothing to do the second time."""
+        with suppress(HpsError):  # it is only a copy
+            if self._num_unsaved:
+                self.save()
+        self.server.close()
+
+    def drop(self) -> None:
+        """Closes the store and removes it."""
+        self.server.close()
+        _remove(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Changes:
+    """What one version changes, decoded: pieces of (table, keys, weights) and (table, keys)."""
+
+    def __init__(
+        self,
+        changed: list[tuple[str, Keys, Any]],
+        removed: list[tuple[str, Keys]],
+    ) -> None:
+        self.changed = changed
+        self.removed = removed
+
+    @classmethod
+    def read(cls, version: Version, paths: dict[str, Path]) -> Self:
+        """Of a version's files."""
+        changed, removed = [], []
+        for table in version.tables:
+            for file in table.changed or ():
+                for keys, weights in _decoded(table, paths[file.name]):
+                    changed.append((table.name, keys.copy(), weights))
+            for file in table.removed or ():
+                removed += [(table.name, keys.copy()) for keys in read_keys(paths[file.name])]
+        return cls(changed, removed)
+
+
+def _decoded(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
+    codec = RowCodec(table.dtype, int(table.table["dim"]))
+    for keys, rows in read_rows(path, codec.row_bytes):
+        yield keys, codec.decode(_contiguous(rows)).copy()
+
+
+def _contiguous(rows: Images) -> Images:
+    return rows if rows.flags.c_contiguous else rows.copy()
+
+
+def _config(folder: Path, version: Version, dram: int | str, gpu: GpuCacheConfig | None) -> Config:
+    if not version.tables:
+        raise ConfigError(f"version {version.number} has no table")
+    return Config(
+        path=folder,
+        tables=[local_table(one) for one in version.tables],
+        dram=DramCacheConfig(bytes=dram),
+        gpu=gpu,
+        ssd=SsdStoreConfig(keep_last=1),
+        seed=version.seed,
+    )
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def model_files(version: Version) -> list[StoredFile]:
+    """Of the dense part of a version; none of rows alone."""
+    return [] if version.model is None else [version.model.about, version.model.weights]

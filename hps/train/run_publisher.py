@@ -1,0 +1,105 @@
+"""RunPublisher: publishes what a training run has learned, beside the run.
+
+Above it: `hps.train.run`. Below it: hps/publish, a thread. Training waits for a checkpoint,
+not for the destination: what is published is read from the store. Of several ranks the first one
+publishes what all of them have.
+"""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hps.common.json_text import Json
+from hps.errors import HpsError
+from hps.publish.publisher import Publisher
+from hps.train.ranks import TrainingRanks
+
+if TYPE_CHECKING:
+    from hps.train.options import TrainOptions
+
+
+class RunPublisher:
+    """Publishes the newest checkpoint of a run whenever it is told of one. A context manager.
+
+    A checkpoint that comes while another one is being published waits; of several that wait the
+    newest is published.
+
+    Attributes:
+        done: what was published so far, as `Publisher.publish` gives it, with `examples`.
+        error: what the last attempt met, in words; None: nothing.
+
+    Args:
+        options: of the run.
+        ranks: that train together.
+        say: told of what could not be published.
+    """
+
+    def __init__(
+        self, options: "TrainOptions", ranks: TrainingRanks, say: Callable[[str], object]
+    ) -> None:
+        self.done: list[Json] = []
+        self.error: str | None = None
+        self._say = say
+        self._publisher: Publisher | None = None
+        self._changed = threading.Condition()
+        self._wanted: int | None = None  # examples that the newest checkpoint has seen
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+        if options.publish is not None and ranks.rank == 0:
+            assert options.store is not None, "checked by TrainOptions"
+            self._publisher = Publisher(options.store, options.publish)
+
+    def tell(self, examples: int) -> None:
+        """A checkpoint was taken, after so many examples; returns at once."""
+        if self._publisher is None:
+            return
+        with self._changed:
+            self._wanted = examples
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="hps-publish", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Waits until all that was told is published, or could not be."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while self._wanted is None and not self._is_over:
+                    self._changed.wait()
+                examples, self._wanted = self._wanted, None
+            if examples is None:
+                return
+            self._publish(examples)
+
+    def _publish(self, examples: int) -> None:
+        assert self._publisher is not None, "nothing to publish with"
+        try:
+            made = self._publisher.publish()
+        except HpsError as error:
+            self.error = f"{type(error).__name__}: {error}"
+            self._say(f"not published: {error}")
+            return
+        self.error = None
+        if made["kind"] is not None:
+            self.done.append({**made, "examples": examples})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.finish()

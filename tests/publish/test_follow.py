@@ -1,0 +1,272 @@
+"""A model that follows what is published: each call is scored by one version, whole.
+
+Above it: pytest. Below it: hps.Model, follower.py, `hps publish`, `hps predict --model`.
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hps
+from hps.cli.main import main
+from hps.publish.destination import open_destination
+from hps.publish.publisher import Publisher
+from hps.train import TrainOptions, train
+from hps.train.published_rows import PublishedRows
+
+SMALL = {"dim": 4, "hidden": (8,), "dram": "16MiB", "batch_size": 256}
+
+
+def write_log(path: Path, seed: int, examples: int = 600) -> Path:
+    """A log of libsvm whose days differ."""
+    random = np.random.default_rng(seed)
+    lines = [
+        f"{random.integers(2)} {random.integers(200)}:1 {1000 + random.integers(100)}:1\n"
+        for _ in range(examples)
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`store` of three days, `pub` with a version of each, and copies `store-1` ... of each day."""
+    folder = tmp_path_factory.mktemp("days")
+    with Publisher(folder / "store", folder / "pub") as publisher:
+        for day in range(1, 4):
+            log = write_log(folder / f"day-{day}.libsvm", day)
+            more = {} if day == 1 else {"resume": True, "new_data": True}
+            options = TrainOptions(data=[log], store=folder / "store", **SMALL, **more)
+            train(options)
+            publisher.publish()
+            hps.ssd_store.clone(folder / "store", folder / f"store-{day}")
+    return folder
+
+
+@pytest.fixture
+def batch(days: Path) -> hps.Batch:
+    with hps.Model.load(days / "store") as model:
+        return next(iter(model.open_reader([days / "day-3.libsvm"], batch_size=200)))
+
+
+def scores_of(days: Path, batch: hps.Batch) -> dict[str, torch.Tensor]:
+    """What the checkpoint of each version gives."""
+    found = {}
+    for day in range(1, 4):
+        with hps.Model.load(days / f"store-{day}") as model:
+            found[str(day)] = model.predict(batch)
+    return found
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come within 60 s"
+        time.sleep(0.01)
+
+
+def copy_up_to(days: Path, place: Path, number: int) -> None:
+    """The place as it was when that version was the newest."""
+    shutil.copytree(days / "pub", place, dirs_exist_ok=True)
+    for later in range(number + 1, 4):
+        (place / f"version-{later:08d}.json").unlink(missing_ok=True)
+
+
+def show(days: Path, place: Path, number: int) -> None:
+    """Makes a version visible, as its publisher does."""
+    name = f"version-{number:08d}.json"
+    shutil.copy(days / "pub" / name, place / f"{name}.new")
+    (place / f"{name}.new").rename(place / name)
+
+
+def test_each_version_scores_as_its_checkpoint_does(days: Path, batch: hps.Batch) -> None:
+    expected = scores_of(days, batch)
+    assert not torch.equal(expected["1"], expected["3"])
+    for number in (1, 2, 3):
+        with hps.Model.load(days / "pub", version=number) as model:
+            scores, version = model.predict_with_version(batch)
+            assert version == model.version == str(number)
+            assert torch.equal(scores, expected[version])
+    with hps.Model.load(days / "pub") as model:
+        assert model.version == "3" and "version 3" in repr(model)
+
+
+def test_calls_beside_new_versions_are_each_of_one(
+    days: Path, batch: hps.Batch, tmp_path: Path
+) -> None:
+    expected = scores_of(days, batch)
+    copy_up_to(days, tmp_path / "pub", 1)
+    seen: set[str] = set()
+    wrong: list[str] = []
+    over = threading.Event()
+    with hps.Model.load(tmp_path / "pub", follow=True, poll_seconds=0.01) as model:
+
+        def ask() -> None:
+            while not over.is_set():
+                scores, version = model.predict_with_version(batch)
+                seen.add(version)
+                if not torch.equal(scores, expected[version]):
+                    wrong.append(version)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in (2, 3):
+                wait_for(lambda number=number: str(number - 1) in seen)  # type: ignore[misc]
+                show(days, tmp_path / "pub", number)
+                wait_for(lambda number=number: str(number) in seen)  # type: ignore[misc]
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(60)
+        assert not wrong and seen == {"1", "2", "3"}
+        assert model.following()["error"] is None and model.following()["is_following"]
+
+
+def test_a_damaged_version_is_told_and_the_one_before_goes_on(
+    days: Path, batch: hps.Batch, tmp_path: Path
+) -> None:
+    expected, place = scores_of(days, batch), tmp_path / "pub"
+    copy_up_to(days, place, 1)
+    (changed,) = (place / "data").glob("00000002-*/changed-*-0.arrow")
+    whole = changed.read_bytes()
+    changed.write_bytes(whole[:-1])
+    with hps.Model.load(place, follow=True, poll_seconds=0.01) as model:
+        show(days, place, 2)
+        wait_for(lambda: model.following()["error"] is not None)
+        assert changed.name in model.following()["error"]
+        scores, version = model.predict_with_version(batch)
+        assert version == "1" and torch.equal(scores, expected["1"])
+        changed.write_bytes(whole)
+        wait_for(lambda: model.version == "2")
+        wait_for(lambda: model.following()["error"] is None)
+        assert torch.equal(model.predict(batch), expected["2"])
+
+
+def test_a_model_goes_back_to_a_version_and_forth_again(days: Path, batch: hps.Batch) -> None:
+    expected = scores_of(days, batch)
+    with hps.Model.load(days / "pub", follow=True, poll_seconds=0.01) as model:
+        model.roll_back(1)
+        time.sleep(0.1)
+        assert model.version == "1" and not model.following()["is_following"]
+        assert torch.equal(model.predict(batch), expected["1"])
+        with pytest.raises(hps.ConfigError, match="version 9 is not kept; those are 1 to 3"):
+            model.roll_back(9)
+        assert model.version == "1"
+        model.follow()
+        wait_for(lambda: model.version == "3")
+        assert torch.equal(model.predict(batch), expected["3"])
+
+
+def test_another_process_begins_from_the_local_copy(
+    days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, cache = tmp_path / "pub", tmp_path / "cache"
+    copy_up_to(days, place, 2)
+    with hps.Model.load(place, cache_dir=cache):
+        pass
+    copy_up_to(days, place, 3)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the base was read again")
+
+    monkeypatch.setattr(PublishedRows, "_anew", refuse)
+    with hps.Model.load(place, cache_dir=cache) as model:
+        assert torch.equal(model.predict(batch), scores_of(days, batch)["3"])
+
+
+def test_a_local_copy_that_is_damaged_is_made_anew(
+    days: Path, batch: hps.Batch, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    with hps.Model.load(days / "pub", cache_dir=cache):
+        pass
+    (store,) = cache.iterdir()
+    for segment in store.glob("segment-*"):
+        segment.write_bytes(segment.read_bytes()[:-8])
+    with hps.Model.load(days / "pub", cache_dir=cache) as model:
+        assert torch.equal(model.predict(batch), scores_of(days, batch)["3"])
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_rows_alone_make_no_model(tmp_path: Path) -> None:
+    config = hps.Config(path=tmp_path / "s", tables=[hps.TableConfig(name="ads", dim=2)])
+    with hps.ParameterServer(config) as server:
+        server.pull("ads", np.array([1], np.uint64), create=True)
+        server.publish(tmp_path / "pub")
+    with pytest.raises(hps.ConfigError, match="version 1 holds rows alone"):
+        hps.Model.load(tmp_path / "pub")
+
+
+def test_what_does_not_go_together_is_named(days: Path) -> None:
+    with pytest.raises(hps.ConfigError, match="numbers and no tags"):
+        hps.Model.load(days / "pub", "final")
+    with pytest.raises(hps.ConfigError, match="no place where one is published"):
+        hps.Model.load(days / "store", follow=True)
+    with pytest.raises(hps.ConfigError, match="version 7 is not kept"):
+        hps.Model.load(days / "pub", version=7)
+    with pytest.raises(hps.ConfigError, match="poll_seconds=0 must be above 0"):
+        hps.Model.load(days / "pub", follow=True, poll_seconds=0)
+    with hps.Model.load(days / "store") as model, pytest.raises(hps.ConfigError, match="no vers"):
+        model.roll_back(1)
+
+
+def test_the_command_publishes_and_predicts(
+    days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, published = str(days / "store"), tmp_path / "pub"
+    assert main(["publish", store, str(published), "--json", str(tmp_path / "j")]) == 0
+    told = capsys.readouterr().out
+    assert "version 1 of" in told and "base of checkpoint final" in told
+    made = json.loads((tmp_path / "j").read_text())
+    assert (made["version"], made["kind"]) == (1, "base") and made["seconds"] > 0
+    log = str(days / "day-2.libsvm")
+    assert main(["predict", log, "--model", str(published), "--out", str(tmp_path / "a.npy")]) == 0
+    assert "deepfm of version 1" in capsys.readouterr().out
+    assert main(["predict", log, "--store", store, "--out", str(tmp_path / "b.npy")]) == 0
+    a, b = np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy")
+    assert len(a) == 600 and a.tobytes() == b.tobytes()
+    assert main(["publish", store, str(published)]) == 0
+    assert "is of checkpoint final already" in capsys.readouterr().out
+
+
+def test_the_command_goes_on_until_a_signal(days: Path, tmp_path: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+
+    store, place = tmp_path / "store", tmp_path / "pub"
+    hps.ssd_store.clone(days / "store-1", store)
+    words = [sys.executable, "-m", "hps", "publish", str(store), str(place), "--every", "0.05"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "version 1" in process.stdout.readline()
+        options = {"resume": True, "new_data": True, **SMALL}
+        train(TrainOptions(data=[days / "day-2.libsvm"], store=store, **options))
+        line = process.stdout.readline()
+        assert "version 2" in line and "delta" in line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert open_destination(place).names() == ["version-00000001.json", "version-00000002.json"]
+
+
+def test_flags_that_do_not_go_together_are_named(
+    days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "x.npy")
+    log, place = str(days / "day-1.libsvm"), str(days / "pub")
+    store = str(days / "store")
+    assert main(["predict", log, "--model", place, "--tag", "final", "--out", out]) == 1
+    assert "a published model has numbers" in capsys.readouterr().err
+    assert main(["predict", log, "--store", store, "--version", "1", "--out", out]) == 1
+    assert "--version is of a published model" in capsys.readouterr().err
+    assert main(["publish", store, place, "--every", "1", "--checkpoint", "final"]) == 1
+    assert "--every publishes the newest" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Training runs that publish as they go, in one process and over ranks.
+
+Above it: pytest. Below it: `hps train --publish`, `hps publish` of a folder of ranks.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hps
+from hps.cli.main import main
+from hps.publish.destination import open_destination
+from hps.publish.publisher import Publisher
+from hps.publish.version import listed_versions
+from hps.service.client.options import ClientConfig
+from hps.train import TrainOptions, train
+from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.publish.publish_lab import rows_of
+from tests.publish.test_follow import SMALL, write_log
+
+
+def test_a_run_publishes_as_it_goes_and_its_end(tmp_path: Path) -> None:
+    log, place = write_log(tmp_path / "a.libsvm", 1, 2000), tmp_path / "pub"
+    words = ["train", str(log), "--store", str(tmp_path / "store"), "--json", str(tmp_path / "j")]
+    words += ["--dim", "4", "--hidden", "8", "--batch-size", "100", "--dram", "16MiB"]
+    words += ["--publish", str(place), "--publish-every", "5"]
+    assert main(words) == 0
+    figures = json.loads((tmp_path / "j").read_text())
+    published = figures["published"]
+    assert figures["publish_error"] is None
+    assert published[0]["kind"] == "base" and published[-1]["examples"] == 2000
+    assert published[-1]["checkpoint"] == "final"
+    numbers = listed_versions(open_destination(place))
+    assert [one["version"] for one in published] == numbers
+    with hps.Model.load(place) as model, hps.Model.load(tmp_path / "store") as stored:
+        batch = next(iter(model.open_reader([log])))
+        assert model.predict(batch).equal(stored.predict(batch))
+
+
+def test_publishing_changes_no_bit_of_the_training(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.libsvm", 1, 1500)
+    found = []
+    for name, more in (("a", {}), ("b", {"publish": str(tmp_path / "pub"), "publish_every": 2})):
+        figures = train(TrainOptions(data=[log], store=tmp_path / name, **SMALL, **more))
+        found.append((figures["digests"], figures["loss_digest"]))
+    assert found[0] == found[1]
+
+
+def test_a_run_whose_place_is_refused_is_trained_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "a.libsvm", 1)
+    (tmp_path / "pub").write_text("a file")
+    words = ["train", str(log), "--store", str(tmp_path / "store"), "--dim", "4", "--hidden", "8"]
+    assert main([*words, "--dram", "16MiB", "--publish", str(tmp_path / "pub")]) == 1
+    told = capsys.readouterr().err
+    assert "trained and saved, but its newest checkpoint is not published" in told
+    assert "pub is not a folder" in told
+    with hps.Model.load(tmp_path / "store") as model:
+        assert model.checkpoint == "final"
+
+
+def test_flags_of_publishing_that_do_not_go_together_are_named() -> None:
+    with pytest.raises(hps.ConfigError, match=r"give publish \(--publish URL\), too"):
+        TrainOptions(data=["a"], store="s", publish_every=3)
+    remote = ClientConfig(addresses=["localhost:1"])
+    with pytest.raises(hps.ConfigError, match="hps publish STORE URL --every SECONDS"):
+        TrainOptions(data=["a"], remote=remote, publish="pub")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("ranks")) as found:
+        yield found
+
+
+def test_the_folder_of_ranks_is_published_by_what_changed(ranks: Nursery, tmp_path: Path) -> None:
+    store, place = tmp_path / "ranks", tmp_path / "pub"
+    logs = [write_log(tmp_path / f"{day}.libsvm", day, 800) for day in (1, 2)]
+    flags = ["--store", str(store), "--dim", "4", "--hidden", "8", "--batch-size", "100"]
+    flags += ["--dram", "16MiB", "--threads", "1"]
+    with Publisher(store, place) as publisher:
+        for log, more in zip(logs, ([], ["--resume", "--new-data"]), strict=True):
+            ranks.figures(Job(["train", str(log), *flags, *more], 2))
+            made = publisher.publish()
+            assert made["kind"] == ("delta" if more else "base")
+            with hps.Model.load(place) as model, hps.Model.load(store) as stored:
+                batch = next(iter(model.open_reader([logs[1]])))
+                assert model.predict(batch).equal(stored.predict(batch))
+                (table,) = stored.server.tables
+                rows = rows_of(stored.server, table)
+                assert rows_of(model.server, table) == rows and made["rows"] == len(rows)
+
+
+def test_ranks_publish_as_they_train(ranks: Nursery, tmp_path: Path) -> None:
+    log, store = write_log(tmp_path / "a.libsvm", 1, 800), tmp_path / "ranks"
+    words = ["train", str(log), "--store", str(store), "--dim", "4", "--hidden", "8"]
+    words += ["--batch-size", "50", "--dram", "16MiB", "--threads", "1"]
+    words += ["--publish", str(tmp_path / "pub"), "--publish-every", "3"]
+    figures = ranks.figures(Job(words, 2))
+    assert figures["published"][-1]["checkpoint"] == "final" and figures["publish_error"] is None
+    with hps.Model.load(tmp_path / "pub") as model, hps.Model.load(store) as stored:
+        (table,) = stored.server.tables
+        assert rows_of(model.server, table) == rows_of(stored.server, table)

@@ -1,0 +1,321 @@
+"""Bases and deltas: what a version holds, and when one follows the other.
+
+Above it: pytest. Below it: hps/publish, PublishedRows.
+"""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hps
+from hps.publish.destination import TakenError, open_destination
+from hps.publish.publisher import Publisher
+from hps.publish.version import listed_versions, load_version
+from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
+
+
+def test_a_delta_holds_what_changed_and_what_went_and_nothing_else(tmp_path: Path) -> None:
+    place, many = tmp_path / "pub", np.arange(2000, dtype=np.uint64)
+    with a_server(tmp_path / "store") as server:
+        push(server, many, 1.0)
+        made = server.publish(place)
+        assert (made["version"], made["kind"], made["rows"]) == (1, "base", 2000)
+        assert made["changed"] is None and made["why_base"] == "nothing is published there yet"
+        before = rows_of(server)
+        push(server, keys_of(3, 5, 9000), 2.0)
+        server.erase("ads", keys_of(7))
+        server.assign("ads", keys_of(11), server.pull("ads", keys_of(11)))  # as it was
+        made = server.publish(place)
+        assert (made["kind"], made["rows"]) == ("delta", 2000)
+        assert (made["changed"], made["removed"], made["why_base"]) == (3, 1, None)
+        after = rows_of(server)
+    assert served(place, tmp_path / "a", 1) == before
+    assert served(place, tmp_path / "b") == after
+
+
+def test_rows_that_a_compaction_moved_are_in_no_delta(tmp_path: Path) -> None:
+    place, many = tmp_path / "pub", np.arange(3000, dtype=np.uint64)
+    with a_server(tmp_path / "store") as server:
+        push(server, many, 1.0)
+        server.checkpoint()
+        server.erase("ads", many[::2])
+        server.publish(place)
+        server.compact()
+        push(server, keys_of(1), 1.0)
+        made = server.publish(place)
+        assert (made["kind"], made["changed"], made["removed"]) == ("delta", 1, 0)
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_what_is_published_already_is_not_published_again(tmp_path: Path) -> None:
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1), 1.0)
+        server.publish(tmp_path / "pub")
+        assert server.publish(tmp_path / "pub")["kind"] is None
+        assert listed_versions(open_destination(tmp_path / "pub")) == [1]
+
+
+def test_a_return_to_an_older_checkpoint_begins_a_new_lineage(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1), 1.0)
+        server.checkpoint(tag="old")
+        push(server, keys_of(1, 2), 1.0)
+        first = server.publish(place)
+        server.restore("old")
+        push(server, keys_of(3), 1.0)
+        made = server.publish(place)
+        assert made["kind"] == "base" and "older checkpoint" in made["why_base"]
+        assert made["lineage"] != first["lineage"]
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_a_store_that_was_left_at_an_older_checkpoint_begins_a_new_lineage(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1), 1.0)
+        server.checkpoint(tag="old")
+        push(server, keys_of(2), 1.0)
+        server.publish(place)
+        server.restore("old")
+        server.close()
+    with a_server(tmp_path / "store") as server:  # whose current checkpoint is not the newest
+        push(server, keys_of(3), 1.0)
+        assert "older checkpoint" in server.publish(place)["why_base"]
+
+
+def test_a_process_that_starts_again_goes_on_with_deltas(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, np.arange(500, dtype=np.uint64), 1.0)
+        server.publish(place)
+    for round_ in range(3):
+        with a_server(tmp_path / "store") as server:
+            for _ in range(4):  # more than the store keeps without a name
+                push(server, keys_of(round_), 1.0)
+                server.checkpoint()
+            made = server.publish(place)
+            assert (made["kind"], made["changed"]) == ("delta", 1)
+            assert served(place, tmp_path / f"c{round_}") == rows_of(server)
+
+
+def test_a_base_comes_again_once_deltas_have_grown_and_followers_still_take_changes(
+    tmp_path: Path,
+) -> None:
+    place, many = tmp_path / "pub", np.arange(1000, dtype=np.uint64)
+    kinds = []
+    with a_server(tmp_path / "store") as server:
+        for round_ in range(8):
+            push(server, many if not round_ else many[:300], 1.0)
+            kinds.append(server.publish(place)["kind"])
+        assert kinds[:4] == ["base", "delta", "delta", "base"]
+        _, version = newest(place)
+        again = load_version(open_destination(place), 4)
+        assert again.lineage == version.lineage and again.tables[0].changed is not None
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_old_versions_go_by_number_with_their_files(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        for round_ in range(6):
+            push(server, np.arange(50 + round_, dtype=np.uint64), 1.0)
+            server.publish(place, kind="base", keep=2)
+    destination = open_destination(place)
+    assert listed_versions(destination) == [5, 6]
+    assert len(destination.folders("data")) == 2
+
+
+def test_versions_that_a_kept_delta_follows_stay(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, np.arange(1000, dtype=np.uint64), 1.0)
+        for round_ in range(5):
+            push(server, keys_of(round_), 1.0)
+            server.publish(place, keep=1)
+        assert listed_versions(open_destination(place)) == [1, 2, 3, 4, 5]
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_a_version_that_is_being_read_stays(tmp_path: Path) -> None:
+    from hps.publish.leases import drop_lease, take_lease
+
+    place = tmp_path / "pub"
+    destination = open_destination(place)
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1), 1.0)
+        server.publish(place, kind="base", keep=1)
+        lease = take_lease(destination, 1)
+        for _ in range(3):
+            push(server, keys_of(1), 1.0)
+            server.publish(place, kind="base", keep=1)
+        assert listed_versions(destination) == [1, 2, 3, 4]
+        drop_lease(destination, lease)
+        push(server, keys_of(1), 1.0)
+        server.publish(place, kind="base", keep=1)
+        assert listed_versions(destination) == [5]
+
+
+def test_of_two_publishers_one_is_refused_and_goes_on_with_a_base(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "a") as one, a_server(tmp_path / "b") as other:
+        push(one, keys_of(1), 1.0)
+        push(other, keys_of(2), 1.0)
+        errors: list[BaseException] = []
+        barrier = threading.Barrier(2)
+
+        def publish(server: hps.ParameterServer) -> None:
+            barrier.wait(60)
+            try:
+                server.publish(place)
+            except TakenError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=publish, args=(each,)) for each in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        destination = open_destination(place)
+        numbers = listed_versions(destination)
+        assert len(numbers) + len(errors) == 2
+        assert all("one destination has one publisher" in str(error) for error in errors)
+        push(one, keys_of(5), 1.0)
+        one.publish(place)
+        assert served(place, tmp_path / "c") == rows_of(one)
+        push(other, keys_of(6), 1.0)
+        made = other.publish(place)
+        assert made["kind"] == "base" and "another store" in made["why_base"]
+        assert served(place, tmp_path / "d") == rows_of(other)
+
+
+def test_tables_that_are_named_alone_are_published(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store", a_table(), a_table("users", 2)) as server:
+        push(server, keys_of(1), 1.0)
+        push(server, keys_of(4), 1.0, "users")
+        server.publish(place, tables=["users"])
+        _, version = newest(place)
+        assert [table.name for table in version.tables] == ["users"]
+        assert served(place, tmp_path / "a", table="users") == rows_of(server, "users")
+        with pytest.raises(hps.ConfigError, match=r"no table 'adds'; the store has \['ads', 'us"):
+            server.publish(place, tables=["adds"])
+    assert len(open_destination(place).folders("data")) == 1  # nothing of what was refused
+
+
+def test_rows_below_the_score_are_not_served_and_go_with_a_period(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    expiry = hps.Expiry(unseen=50, min_score=0.01, decay=0.5)
+    with a_server(tmp_path / "store", a_table(expiry=expiry)) as server:
+        for count, key in ((1, 10), (30, 20), (100, 30)):
+            push(server, np.full(count, key, np.uint64), 1.0)
+        made = server.publish(place, min_score=0.5)  # of a show without a click: 0.1
+        assert sorted(served(place, tmp_path / "a")) == [20, 30] and made["rows"] == 2
+        server.advance_period(to=4)
+        made = server.publish(place, min_score=0.5)
+        assert (made["kind"], made["removed"], made["rows"]) == ("delta", 1, 1)
+        assert sorted(served(place, tmp_path / "b")) == [30]
+
+
+def test_rows_that_die_are_removed_by_the_delta_of_their_period(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store", a_table(expiry=hps.Expiry(unseen=2))) as server:
+        push(server, np.arange(100, dtype=np.uint64), 1.0)
+        server.publish(place)
+        server.advance_period(to=2)
+        push(server, np.arange(40, dtype=np.uint64), 1.0)
+        server.publish(place)
+        server.advance_period(to=3)
+        made = server.publish(place, kind="delta")
+        assert (made["kind"], made["changed"], made["removed"]) == ("delta", 0, 60)
+        assert served(place, tmp_path / "a") == rows_of(server)
+        assert len(rows_of(server)) == 40
+
+
+def test_keys_that_wait_are_not_published(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store", a_table(admission=hps.Admission(count=3))) as server:
+        push(server, keys_of(1, 1, 1, 2), 1.0)
+        server.publish(place)
+        assert list(served(place, tmp_path / "a")) == [1]
+        push(server, keys_of(2, 2), 1.0)
+        assert server.publish(place)["changed"] == 1
+        assert served(place, tmp_path / "b") == rows_of(server)
+
+
+def test_new_rules_begin_a_new_lineage(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    for unseen in (5, 3):
+        table = a_table(expiry=hps.Expiry(unseen=unseen))
+        with a_server(tmp_path / "store", table) as server:
+            push(server, keys_of(1), 1.0)
+            server.advance_period()
+            made = server.publish(place)
+    assert made["kind"] == "base" and "rules" in made["why_base"]
+
+
+def test_rocksdb_publishes_bases_alone(tmp_path: Path) -> None:
+    pytest.importorskip("rocksdict")
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store", engine="rocksdb") as server:
+        for round_ in range(2):
+            push(server, keys_of(round_, 5), 1.0)
+            made = server.publish(place)
+            assert made["kind"] == "base"
+            assert served(place, tmp_path / f"c{round_}") == rows_of(server)
+        push(server, keys_of(1), 1.0)
+        with pytest.raises(hps.ConfigError, match=r"no delta can be published.*rocksdb"):
+            server.publish(place, kind="delta")
+
+
+def test_a_clone_begins_a_new_lineage_or_goes_on_exactly(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1, 2), 1.0)
+        server.publish(place)
+        push(server, keys_of(3), 1.0)
+        server.checkpoint()
+    hps.ssd_store.clone(tmp_path / "store", tmp_path / "other")
+    with a_server(tmp_path / "other") as server:
+        push(server, keys_of(4), 1.0)
+        made = server.publish(place)
+        assert made["kind"] == "base" and "is gone" in made["why_base"]
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_a_store_without_a_checkpoint_and_a_place_without_a_version_are_named(
+    tmp_path: Path,
+) -> None:
+    with (
+        a_server(tmp_path / "store"),
+        Publisher(tmp_path / "store", tmp_path / "pub") as publisher,
+        pytest.raises(hps.ConfigError, match="no checkpoint yet"),
+    ):
+        publisher.publish()
+    with (
+        Publisher(tmp_path / "nowhere", tmp_path / "pub") as publisher,
+        pytest.raises(hps.StoreError, match="no store to publish from"),
+    ):
+        publisher.publish()
+    with pytest.raises(hps.ConfigError, match="nothing is published here; publish with"):
+        served(tmp_path / "pub", tmp_path / "a")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int4"])
+def test_narrow_types_are_read_back_as_they_round(dtype: str, tmp_path: Path) -> None:
+    from hps.publish.codec import RowCodec
+
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, np.arange(300, dtype=np.uint64), 1.0)
+        server.publish(place, dtype=dtype)
+        push(server, keys_of(4), 1.0)
+        assert server.publish(place, dtype=dtype)["kind"] == "delta"
+        codec = RowCodec(dtype, 4)
+        expected = {}
+        for keys, rows in server.items("ads"):
+            rounded = codec.decode(np.ascontiguousarray(codec.encode(rows)))
+            expected.update({int(k): r.tobytes() for k, r in zip(keys, rounded, strict=True)})
+        assert served(place, tmp_path / "a") == expected
