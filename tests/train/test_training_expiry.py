@@ -5,6 +5,7 @@ Above it: pytest. Below it: the days of test_training_periods.py.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def test_a_bound_is_kept_and_may_change(days: list[Path], tmp_path: Path) -> Non
     assert (bounds(), figures["expired_rows"]) == ((30, 2**20), 0)
     figures = train(options_of(days[2:3], tmp_path / "store", **again, max_rows=1000))
     assert (bounds(), figures["expired_rows"]) == ((1000, 2**20), 0)
-    figures = train(options_of(days[:1], tmp_path / "store", **again, max_rows=30))
+    fourth = shutil.copy(days[0], tmp_path / "fourth.tsv")
+    figures = train(options_of([fourth], tmp_path / "store", **again, max_rows=30))
     assert bounds() == (30, 2**20)
     assert figures["expired_rows"] > 0  # those of the first two days
 
