@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from hps.checkpoint.blobs import READER, decode_json, table_from_json
 from hps.common.json_text import Json
 from hps.common.optimizers import SGD
@@ -161,7 +163,7 @@ class PublishedRows:
             with fetched(destination, files, cache) as paths:
                 for table in base.tables:
                     for file in table.base or ():
-                        for keys, weights in _decoded(table, paths[file.name]):
+                        for keys, weights in _mixed(table, paths[file.name]):
                             server.assign(table.name, keys, weights)
             for version in chain[1:]:
                 with rows.changes(destination, version) as changes:
@@ -262,6 +264,16 @@ def _decoded(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
     codec = RowCodec(table.dtype, int(table.table["dim"]))
     for keys, rows in read_rows(path, codec.row_bytes):
         yield keys, codec.decode(_contiguous(rows)).copy()
+
+
+def _mixed(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
+    """As `_decoded`, each piece from all over the file: rows lie there in the order of their
+    hashes, and a cache that is given neighbours fills one part of it after the other."""
+    codec = RowCodec(table.dtype, int(table.table["dim"]))
+    pieces = list(read_rows(path, codec.row_bytes))
+    for first in range(len(pieces)):
+        keys = np.concatenate([keys[first :: len(pieces)] for keys, _ in pieces])
+        yield keys, codec.decode(np.concatenate([rows[first :: len(pieces)] for _, rows in pieces]))
 
 
 def _contiguous(rows: Images) -> Images:
