@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import bags_of_keys, movielens, plain_torch_loop, real_samples
+from examples import bags_of_keys, movielens, online_loop, plain_torch_loop, real_samples
 
 SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -40,6 +40,15 @@ def test_bags_of_keys_come_near_the_best_auc(
     auc, best = bags_of_keys.run(tmp_path, 40_000, mean=3.0)
     assert best - auc < 0.02
     assert " keys in bags of " in capsys.readouterr().out
+
+
+def test_a_model_follows_what_a_training_publishes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = online_loop.run(tmp_path, 20_000, every=8)
+    assert len(scores) >= 2 and online_loop.spread(scores) > 0
+    told = capsys.readouterr().out
+    assert all(f"version {version}: " in told for version in scores)
 
 
 @pytest.mark.parametrize("name", list(real_samples.SAMPLES))

@@ -128,11 +128,13 @@ class Follower:
         self._error = None
 
     def state(self) -> Json:
-        """`version`, `newest` (seen at the destination), `lineage`, `is_following`, `changed_at`
-        (seconds since 1970) and `error` (what the last look met; None: nothing)."""
+        """`version`, `created` (when it was made, seconds since 1970), `newest` (seen at the
+        destination), `lineage`, `is_following`, `changed_at` (when it was taken over) and `error`
+        (what the last look met; None: nothing)."""
         thread = self._thread
         return {
             "version": self.version.number,
+            "created": self.version.created,
             "newest": max(self._newest, self.version.number),
             "lineage": self.version.lineage,
             "is_following": thread is not None and thread.is_alive(),

@@ -259,9 +259,9 @@ class Model:
         self._following("follow").start()
 
     def following(self) -> Json:
-        """Of a published model: `version`, `newest` (seen where it is published), `lineage`,
-        `is_following`, `changed_at` (seconds since 1970) and `error`, what the last look met: the
-        version that is had goes on scoring.
+        """Of a published model: `version`, `created` (when it was made, seconds since 1970),
+        `newest` (seen where it is published), `lineage`, `is_following`, `changed_at` (when it was
+        taken over) and `error`, what the last look met: the version that is had goes on scoring.
 
         Raises:
             ConfigError: this is the model of a store.
