@@ -5,7 +5,8 @@ read from the store beside everything else that the server does.
 """
 
 import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from hps.checkpoint.blobs import ModelState
 from hps.checkpoint.names import find_listed
@@ -15,6 +16,9 @@ from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.tables import Tables
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Publishing:
@@ -31,9 +35,13 @@ class Publishing:
         self._lock = threading.Lock()  # of the publishers; a version is made by one thread
         self._publishers: dict[tuple[str, str], Publisher] = {}
 
-    def publish(self, place: str, model: ModelState | None, options: dict[str, Any]) -> Json:
+    def publish(
+        self, place: str, model: "ModelState | torch.nn.Module | None", options: dict[str, Any]
+    ) -> Json:
         """As ParameterServer.publish."""
         asked = PublishOptions(**options)
+        if model is not None and not isinstance(model, Mapping):
+            model = {"model": _weights(model)}
         with self._lock:
             checkpoint = self._to_publish(model)
             key = place, repr(asked.described())
@@ -62,3 +70,15 @@ class Publishing:
         with self._lock:
             while self._publishers:
                 self._publishers.popitem()[1].close()
+
+
+def _weights(module: "torch.nn.Module") -> Mapping[str, Any]:
+    """Those of a module's dense part."""
+    weights = getattr(module, "state_dict", None)
+    if not callable(weights):
+        raise ConfigError(
+            f"publish: model is a {type(module).__name__}; give a torch module, or what checkpoint "
+            "takes, with the weights under 'model'"
+        )
+    found: Mapping[str, Any] = weights()
+    return found

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from hps.common.bags import BagPooling
     from hps.contracts.joint import JointServer
 
+    Publishable = ModelState | torch.nn.Module | None
+
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate"]
 
 
@@ -550,12 +552,11 @@ class ParameterServer:
         return self.parts.checkpoints.space_of_compact(table)
 
     def publish(
-        self, url: str | PathLike[str], model: ModelState | None = None, **options: Any
+        self, url: str | PathLike[str], model: "Publishable" = None, **options: Any
     ) -> Json:
-        """Publishes the rows as they are, for serving, at a folder or URL, from a checkpoint that
-        is taken if there is none of them, or to hold `model` (as `checkpoint` takes it, with the
-        weights under "model"). Options are fields of `hps.publish.options.PublishOptions`: dtype,
-        kind, tables, min_score, keep. As `hps.publish.publisher.Publisher.publish`.
+        """Publishes the rows as they are at a folder or URL, from a checkpoint, as
+        `hps.publish.publisher.Publisher.publish`. `model`: a torch module, or as `checkpoint` takes
+        it, weights under "model"; options: fields of `hps.publish.options.PublishOptions`.
         """
         return self.parts.publishing.publish(fspath(url), model, options)
 

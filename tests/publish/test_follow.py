@@ -18,6 +18,7 @@ import hps
 from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.version import chain_of
 from hps.train import TrainOptions, train
 from hps.train.published_rows import PublishedRows
 
@@ -203,6 +204,21 @@ def test_rows_alone_make_no_model(tmp_path: Path) -> None:
         server.pull("ads", np.array([1], np.uint64), create=True)
         server.publish(tmp_path / "pub")
     with pytest.raises(hps.ConfigError, match="version 1 holds rows alone"):
+        hps.Model.load(tmp_path / "pub")
+
+
+def test_a_module_of_a_users_own_is_published_by_its_weights(tmp_path: Path) -> None:
+    config = hps.Config(path=tmp_path / "s", tables=[hps.TableConfig(name="ads", dim=2)])
+    module = torch.nn.Linear(2, 1)
+    with hps.ParameterServer(config) as server:
+        server.pull("ads", np.array([1], np.uint64), create=True)
+        server.publish(tmp_path / "pub", model=module)
+        with pytest.raises(hps.ConfigError, match="model is a int; give a torch module"):
+            server.publish(tmp_path / "pub", model=3)  # type: ignore[arg-type]
+    (version,) = chain_of(open_destination(tmp_path / "pub"))
+    assert version.model is not None
+    assert [one["name"] for one in version.model.tensors] == ["weight", "bias"]
+    with pytest.raises(hps.ConfigError, match="stored by a user's own loop"):
         hps.Model.load(tmp_path / "pub")
 
 
