@@ -118,6 +118,10 @@ class Killer:
         deadline = time.perf_counter() + _LONGEST_START
         while ledger.phase == Phase.STARTING and time.perf_counter() < deadline:
             time.sleep(0)
+        while aim not in (None, Phase.OPENING) and time.perf_counter() < deadline:
+            if ledger.phase not in (Phase.STARTING, Phase.OPENING):
+                break  # a slow opening is not the life that is meant
+            time.sleep(0)
         deadline = time.perf_counter() + _LONGEST_AIM
         if aim != Phase.OPENING:
             time.sleep(self._chance.random() * self._longest_life / (1 if aim is None else 2))

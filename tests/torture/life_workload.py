@@ -59,7 +59,7 @@ def tables() -> list[hps.TableConfig]:
         features=["c"],
         expiry=counted,
         admission=hps.Admission(count=3),
-        max_rows=90,
+        max_rows=60,
         share=1.4,  # so that its records have two buckets, too
     )
     return [first, wide, ads]

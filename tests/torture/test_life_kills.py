@@ -43,7 +43,7 @@ def test_a_kill_leaves_the_rows_of_a_checkpoint(engine: str) -> None:
     for _ in range(10):  # what a run under load may have missed, some more kills will meet
         if report.violations or not report.missing_life():
             break
-        report.add(run_life_kills(fresh_seed(), 10, engine=engine))
+        report.add(run_life_kills(fresh_seed(), 20, engine=engine))
     assert report.violations == []
     assert not report.missing_life(), f"the run proves nothing; {report}"
 
