@@ -118,9 +118,10 @@ class Killer:
         deadline = time.perf_counter() + _LONGEST_START
         while ledger.phase == Phase.STARTING and time.perf_counter() < deadline:
             time.sleep(0)
-        while aim not in (None, Phase.OPENING) and time.perf_counter() < deadline:
-            if ledger.phase not in (Phase.STARTING, Phase.OPENING):
-                break  # a slow opening is not the life that is meant
+        # A slow opening is not the life that is meant, but half of the time where none is.
+        awaits_life = aim != Phase.OPENING and (aim is not None or self._chance.random() < 0.5)
+        while awaits_life and time.perf_counter() < deadline:
+            awaits_life = ledger.phase in (Phase.STARTING, Phase.OPENING)
             time.sleep(0)
         deadline = time.perf_counter() + _LONGEST_AIM
         if aim != Phase.OPENING:

@@ -65,9 +65,9 @@ from tests.torture.service_slow import run_slow
 KILLS = 1000
 RESTORE_KILLS = 300
 LIFE_KILLS = {"segments": 500, "rocksdb": 200}
-LIFE_MODELS = 10  # seeds
-LIFE_SEQUENCES = 40  # of each machine over each kind of tiers
-LIFE_CRASHES = 20  # checkpoints
+LIFE_MODELS = 3  # seeds
+LIFE_SEQUENCES = 10  # of each machine over each kind of tiers
+LIFE_CRASHES = 10  # checkpoints
 LIFE_DISKS = {"stores": 10, "runs": 40}
 OVERLAPS = 1000
 MACHINE_RUNS = 10
