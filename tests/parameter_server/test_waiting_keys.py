@@ -356,3 +356,36 @@ def test_compacting_a_table_compacts_those_that_wait(
     assert main(["compact", str(tmp_path / "store"), "--table", "other"]) == 0
     with hps.ParameterServer(options) as server:
         assert records_bytes(server)[1] < 0.8 * before[1]
+
+
+@pytest.mark.parametrize("verb", ["erase", "assign", "create"])
+def test_what_ends_the_waiting_is_done_whole_or_not_at_all(
+    counted: hps.ParameterServer, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk refuses the tombstones of records that lie in the store."""
+    counted.checkpoint()
+    counted.pull("ads", KEYS[:4], create=True)
+    before, store = counted.digest("ads"), counted.parts.tables.store
+    erase = store.erase
+
+    def full(table: str, keys: Any) -> Any:
+        if table == records_of("ads"):
+            raise hps.StoreError(28, "no space left")
+        return erase(table, keys)
+
+    monkeypatch.setattr(store, "erase", full)
+    try:
+        if verb == "erase":
+            counted.erase("ads", KEYS[:8])
+        elif verb == "assign":
+            counted.assign("ads", KEYS[:8], ONES[:8])
+        else:
+            counted.pull("ads", KEYS[:8], create=True)
+    except hps.StoreError:
+        assert counted.digest("ads") == before
+        return
+    assert counted.contains("ads", KEYS[:8]).tolist() == [verb != "erase"] * 8
+    counted.erase("ads", KEYS[:8])
+    for shown in (False, False, True):  # they begin anew
+        counted.push("ads", KEYS[:8], ONES[:8])
+        assert counted.contains("ads", KEYS[:8]).tolist() == [shown] * 8
