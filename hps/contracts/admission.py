@@ -37,5 +37,23 @@ class Gate(Protocol):
     def release(self) -> None:
         """Lets go of what was prepared; nothing to do the second time."""
 
+    def prepare_to_forget(self, keys: Keys) -> None:
+        """Holds what keys [L] wait by, so that `forget` of them needs no disk. Where that is too
+        much to hold at once nothing is. Without the lock; `release` comes afterwards, as well."""
+
     def forget(self, keys: Keys) -> None:
         """Keys [L] wait no more, and if they come again begin anew."""
+
+
+def and_forget(gate: Gate | None, keys: Keys, change: Callable[[], None]) -> None:
+    """Changes the rows of keys [L], which wait no more then: all of it, or where the change raises,
+    or the disk is full, nothing. Without the lock."""
+    if gate is None:
+        change()
+        return
+    try:
+        gate.prepare_to_forget(keys)
+        change()
+        gate.forget(keys)
+    finally:
+        gate.release()

@@ -172,7 +172,7 @@ class RowTier(Protocol):
         kept checkpoints and open readers keep their files in any case.
 
         Args:
-            table: its name; None is all.
+            table: its name, which stands for the records of its keys that wait, too; None is all.
 
         Raises:
             CorruptionError: what is still needed is damaged. StoreError: the disk is full; every

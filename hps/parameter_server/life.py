@@ -80,13 +80,15 @@ class RuleChange:
         self._period = period
 
     def num_dying(self) -> tuple[int, int]:
-        """(rows that would die as the period begins, all rows). Within `still`. Cost: reads the
-        table once."""
+        """(rows that would die as the period begins, all rows), as far as the first piece of them
+        of which one lives on. Within `still`. Cost: reads as far."""
         num_dying = num_rows = 0
         for images in self._pieces():
             dies_at = self._dies_at(images)
             num_dying += int(np.count_nonzero((dies_at > 0) & (dies_at <= self._period)))
             num_rows += len(images)
+            if num_dying < num_rows:
+                break  # they do not all die, which is what is asked
         return num_dying, num_rows
 
     def apply(self, store: RowTier) -> None:

@@ -59,7 +59,7 @@ class Periods:
 
     def count_dying(self, target: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Of tables that get the rules of their config in a period: rows that would die as it
-        begins, and all. Cost: reads the tables once."""
+        begins, and all, as far as they were looked at: until one lives on."""
         tables = self._tables
         with tables.updates:
             changes = self._changes(self._rules_of(names), target)

@@ -110,6 +110,7 @@ class Tables:
             None if beside is None else self.stacks[beside],
             native_rules(OF_IMMORTAL),
             lambda: self.num_updates[table.name],
+            lambda: self.period,
         )
 
     def release_gates(self) -> None:

@@ -6,6 +6,7 @@ on data. The files are described in docs/ssd_store_format.md.
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +46,7 @@ from hps.ssd_store.promoted import (
     resolved,
 )
 from hps.table.schema import TableSchema
+from hps.table.waiting import named_tables
 
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -350,9 +352,10 @@ class SsdStore:
     def space_of_compact(self, table: str | None = None) -> dict[str, int]:
         """As `RowTier.space_of_compact`; without rows that were appended since the last checkpoint
         or compaction."""
-        first = 0 if table is None else self._number(table)
-        end = len(self._numbers) if table is None else first + 1
-        return self._open_native().space_of_compact(first, end)
+        total: Counter[str] = Counter(written_bytes=0, freed_bytes=0, held_bytes=0)
+        for first, end in self._ranges(table):
+            total.update(self._open_native().space_of_compact(first, end))
+        return dict(total)
 
     def compact(self, table: str | None = None) -> None:
         """As `RowTier.compact`; makes small segments one, too.
@@ -361,9 +364,15 @@ class SsdStore:
 
         Cost: reads every segment with something dead, writes its live rows once.
         """
-        first = 0 if table is None else self._number(table)
-        end = len(self._numbers) if table is None else first + 1
-        self._open_native().compact(first, end)
+        for first, end in self._ranges(table):
+            self._open_native().compact(first, end)
+
+    def _ranges(self, table: str | None) -> list[tuple[int, int]]:
+        """Of the numbers of the tables that are meant by a name: [first, end)."""
+        if table is None:
+            return [(0, len(self._numbers))]
+        numbers = [self._number(name) for name in named_tables(table, self._numbers)]
+        return [(number, number + 1) for number in numbers]
 
     @property
     def num_loads(self) -> int:

@@ -6,7 +6,7 @@ through the tiers, files and checkpoints as rows do. One whose key was admitted 
 show of 0, and dies in the next period; others die as rows of the table that are not seen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hps.common.expiry import Expiry
@@ -44,6 +44,18 @@ def is_records(name: str) -> bool:
 def table_of(records: str) -> str:
     """The table that has these records."""
     return records.removesuffix(_MARK)
+
+
+def named_tables(table: str | None, stored: Collection[str]) -> list[str]:
+    """The tables that a user means by a name: the table, and its records if some are stored; by
+    None all that are stored.
+
+    >>> named_tables("ads", ["ads", "users", "ads~"])
+    ['ads', 'ads~']
+    """
+    if table is None:
+        return list(stored)
+    return [table, *(name for name in (records_of(table),) if name in stored)]
 
 
 def with_records(tables: Iterable[TableConfig]) -> Sequence[TableConfig]:

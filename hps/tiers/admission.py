@@ -10,8 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hps.common.locks import assert_held
-from hps.common.row_layout import Keys
+from hps.common.row_layout import Keys, Statistics
 from hps.contracts.row_cache import AdmittingCache, BatchPlan
 from hps.tiers.refusals import no_room
 from hps.tiers.top_tier import TableStack
@@ -30,6 +32,7 @@ class Admitting:
         beside: the records of the table, or the table that `rule.by` names; None of a probability.
         rules: by which scores are worked out where that table has none of its own.
         number: of the update that comes next, in the store's life.
+        period: of the store.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Admitting:
         beside: TableStack | None,
         rules: "_C.LifeRules",
         number: Callable[[], int],
+        period: Callable[[], int],
     ) -> None:
         cache = stack.cache
         assert isinstance(cache, AdmittingCache), "a cache that admits every key"
@@ -48,6 +52,7 @@ class Admitting:
         self._beside = beside
         self._rules = rules
         self._number = number
+        self._period = period
         # What is held for the plan that was prepared last. Guarded by the updates.
         self._held: BatchPlan | None = None
         # The state of `beside` in which all that is waited by was found; None: it was not.
@@ -130,12 +135,43 @@ class Admitting:
         cache = self._beside.cache
         return cache.epoch, cache.num_growths
 
-    def forget(self, keys: Keys) -> None:
+    def prepare_to_forget(self, keys: Keys) -> None:
         """As Gate has it."""
+        self.release()
         records = self._beside
         if records is None or self._rule.count is None:
             return
         with self._stack.lock:
+            keys = np.unique(keys[records.contains(keys) != 0])
+            if not len(keys):
+                return
+            held = self._held = records.cache.make_plan(keys, records.take_plan())
+            if records.pin_here(held):
+                return
+        with records.turn:
+            is_held = records.bring(held, 0, -1)
+        if not is_held:
+            self.release()
+
+    def forget(self, keys: Keys) -> None:
+        """As Gate has it. Records that are held are emptied, as those of keys that are admitted."""
+        records, held = self._beside, self._held
+        if records is None or self._rule.count is None:
+            return
+        with self._stack.lock:
+            if held is not None:
+                self._empty(records, held)
+                return
             keys = keys[records.contains(keys) != 0]
         if len(keys):
             records.erase(keys)
+
+    def _empty(self, records: TableStack, held: BatchPlan) -> None:
+        """Records that are held count nothing any more, and go in the next period."""
+        assert_held(self._stack.lock)
+        count = held.num_unique
+        zeros = np.zeros(count, np.float32)
+        counted = Statistics(zeros, zeros, np.full(count, self._period(), np.int64))
+        records.version += 1
+        nothing = np.empty((count, 0), np.float32)
+        records.cache.assign(held, nothing, None, 0.0, counted.images())

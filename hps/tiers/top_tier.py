@@ -28,7 +28,7 @@ from hps.common.arrays import (
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
-from hps.contracts.admission import Gate
+from hps.contracts.admission import Gate, and_forget
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
@@ -135,9 +135,7 @@ class TableStack(CachedTier):
             self.cache.create(plan, lr)
             self.cache.gather(plan, out)
 
-        self._update_pieces(keys, visit)
-        if self.gate is not None:
-            self.gate.forget(keys)
+        and_forget(self.gate, keys, lambda: self._update_pieces(keys, visit))
 
     def push(
         self,
@@ -247,18 +245,24 @@ class TableStack(CachedTier):
     ) -> None:
         """Sets rows [L, D] and state [L, S] outright; state None is that of a new row. Statistics
         stay where none are given, but for the last period."""
-        lr = self.rates[self.name]
-        counted = None if statistics is None else statistics.images()
+        lr, counted = self.rates[self.name], None if statistics is None else statistics.images()
         if not assigns_tame(self.config, rows, state, lr):
             self.cache.watch()
-        self._update_pieces(keys, lambda plan: self.cache.assign(plan, rows, state, lr, counted))
-        if self.gate is not None:
-            self.gate.forget(keys)
+
+        def set_rows(plan: BatchPlan) -> None:
+            self.cache.assign(plan, rows, state, lr, counted)
+
+        and_forget(self.gate, keys, partial(self._update_pieces, keys, set_rows))
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
         """Drops keys [L] from every tier; bool [L], where a stored row was. Those that wait for a
         row begin anew."""
         unique, inverse = np.unique(keys, return_inverse=True)
+        erased = np.empty(len(unique), np.bool_)
+        and_forget(self.gate, unique, lambda: self._erase(unique, erased))
+        return erased[inverse]
+
+    def _erase(self, unique: Keys, erased: NDArray[np.bool_]) -> None:
         with self.still(), self.lock:
             for rows in list(self._pinned):
                 held = unique[np.isin(unique, rows.pinned_keys(self.name))]
@@ -273,11 +277,8 @@ class TableStack(CachedTier):
             try:
                 self.drop(unique)
             finally:  # whatever was raised, these are gone
-                erased: NDArray[np.bool_] = stored & (self.contains(unique) == 0)
+                erased[:] = stored & (self.contains(unique) == 0)
                 self._stored_before -= int(erased.sum())
-        if self.gate is not None:
-            self.gate.forget(keys)
-        return erased[inverse]
 
     # Batches in flight.
 

@@ -9,6 +9,7 @@ import pytest
 
 import hps
 from hps.cli.main import main
+from hps.parameter_server import life as rule_changes
 from hps.ssd_store import SsdStore, TableSchema, verify
 from hps.ssd_store.clone import clone
 from hps.table.life_rules import native_rules
@@ -252,6 +253,25 @@ def test_rules_that_would_empty_a_table_are_refused(tmp_path: Path) -> None:
         assert (server.period, server.num_rows("ads")) == (0, 2)
         assert server.advance_period(allow_empty=True) == 1
         assert server.num_rows("ads") == 0
+
+
+def test_other_rules_cost_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a row lives on, no further one is asked whether all die."""
+    with opened(tmp_path, None) as server:
+        for key in range(20):
+            show(server, key)
+    judged = []
+    dies_at = rule_changes.RuleChange._dies_at
+
+    def counted(change: Any, images: Any) -> Any:
+        judged.append(len(images))
+        return dies_at(change, images)
+
+    monkeypatch.setattr(rule_changes, "_PIECE_BYTES", 1)  # a row a piece
+    monkeypatch.setattr(rule_changes.RuleChange, "_dies_at", counted)
+    with opened(tmp_path, hps.Expiry(unseen=3)) as server:
+        server.advance_period()
+        assert judged == [1] * 21 and server.num_rows("ads") == 20
 
 
 def test_a_batch_in_flight_keeps_the_period(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hps
+from hps.cli.main import main
 from hps.contracts.updates import RowUpdate
 from hps.table.waiting import records_of
 
@@ -315,3 +316,76 @@ def test_a_step_whose_rows_were_evicted_brings_them_once(tmp_path: Path) -> None
             optimizer.step()
             assert server.num_rows("ads") == rows
         assert server.stats()["dram_cache"]["evictions"] > 1000
+
+
+@pytest.mark.parametrize("engine", ["segments", "rocksdb"])
+def test_compacting_a_table_compacts_those_that_wait(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Overwritten records, and of another table none."""
+    if engine == "rocksdb":
+        pytest.importorskip("rocksdict")
+    counted = table(hps.Admission(count=10**6))
+    other = hps.TableConfig(name="other", dim=DIM, admission=counted.admission)
+    ssd = hps.SsdStoreConfig(engine=engine, compaction_threshold=0.99, keep_last=1)
+    options = config(tmp_path, counted, other, ssd=ssd)
+    keys = np.arange(20_000, dtype=np.uint64)
+
+    def records_bytes(server: hps.ParameterServer) -> list[int]:
+        stored = server.parts.tables.store
+        if engine == "rocksdb":
+            live: Any = vars(stored)["_live"]
+            return [live.tables[records_of(name)].files_bytes() for name in ("ads", "other")]
+        tables = stored.stats()["tables"]
+        return [tables[records_of(name)]["segment_bytes"] for name in ("ads", "other")]
+
+    with hps.ParameterServer(options) as server:
+        for some in (keys, keys[::2], keys[::2]):
+            for name in ("ads", "other"):
+                server.push(name, some, np.ones((len(some), DIM), np.float32))
+            server.checkpoint()
+        before, space = records_bytes(server), server.space_of_compact("ads")
+        assert space["freed_bytes"] > space["written_bytes"] >= 16 * len(keys)
+        if engine == "segments":
+            assert server.compact("ads")["bytes_after"] < sum(before)
+        else:
+            server.compact("ads")
+        after = records_bytes(server)
+        assert after[0] < 0.8 * before[0] and after[1] == before[1]
+        assert server.stats()["tables"]["ads"]["waiting"]["rows"] == len(keys)
+    assert main(["compact", str(tmp_path / "store"), "--table", "other"]) == 0
+    with hps.ParameterServer(options) as server:
+        assert records_bytes(server)[1] < 0.8 * before[1]
+
+
+@pytest.mark.parametrize("verb", ["erase", "assign", "create"])
+def test_what_ends_the_waiting_is_done_whole_or_not_at_all(
+    counted: hps.ParameterServer, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk refuses the tombstones of records that lie in the store."""
+    counted.checkpoint()
+    counted.pull("ads", KEYS[:4], create=True)
+    before, store = counted.digest("ads"), counted.parts.tables.store
+    erase = store.erase
+
+    def full(table: str, keys: Any) -> Any:
+        if table == records_of("ads"):
+            raise hps.StoreError(28, "no space left")
+        return erase(table, keys)
+
+    monkeypatch.setattr(store, "erase", full)
+    try:
+        if verb == "erase":
+            counted.erase("ads", KEYS[:8])
+        elif verb == "assign":
+            counted.assign("ads", KEYS[:8], ONES[:8])
+        else:
+            counted.pull("ads", KEYS[:8], create=True)
+    except hps.StoreError:
+        assert counted.digest("ads") == before
+        return
+    assert counted.contains("ads", KEYS[:8]).tolist() == [verb != "erase"] * 8
+    counted.erase("ads", KEYS[:8])
+    for shown in (False, False, True):  # they begin anew
+        counted.push("ads", KEYS[:8], ONES[:8])
+        assert counted.contains("ads", KEYS[:8]).tolist() == [shown] * 8

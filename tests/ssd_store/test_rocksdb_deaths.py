@@ -15,6 +15,7 @@ import hps
 from hps.errors import CorruptionError, StoreError
 from hps.ssd_store import TableSchema
 from hps.ssd_store.rocksdb import burial
+from hps.ssd_store.rocksdb.database import RocksDbDatabase
 from hps.ssd_store.rocksdb.deaths import ABSENT, NO_ROWS, Change, Deaths
 from hps.ssd_store.rocksdb.manifest import RocksDbManifest
 
@@ -328,3 +329,31 @@ def test_marks_go_one_by_one_without_a_copy_of_all() -> None:
         last = now.early
     assert 1 < num_copies < 15 and deaths.counts == {}
     assert frozen.early.has(keys).all()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_what_was_found_by_a_check_of_a_period_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
+) -> None:
+    """Unless a row has changed since."""
+    read, due = [], RocksDbDatabase.due
+
+    def counted(*arguments: Any) -> Any:
+        read.append(arguments[1:])
+        return due(*arguments)
+
+    monkeypatch.setattr(RocksDbDatabase, "due", counted)
+    with opened(tmp_path, compact_in_background=False) as store:
+        store.append("ads", rows_that_die(keys_of(0, 100), 3))
+        store.append("ads", rows_that_die(keys_of(100, 130), 4))
+        store.check_period(1, {"ads": 3})
+        assert len(read) == 1
+        if is_changed:
+            store.append("ads", rows_that_die(keys_of(0, 10), 5))
+        store.set_period(1, {"ads": 3})
+        assert len(read) == 1 + is_changed
+        left = [*(range(10) if is_changed else ()), *range(100, 130)]
+        assert sorted(living(store)) == left and store.num_rows("ads") == len(left)
+        for horizon in (3, 4):  # what another horizon wants is read
+            store.check_period(2, {"ads": horizon})
+        assert len(read) == 3 + is_changed

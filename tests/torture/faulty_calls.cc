@@ -4,11 +4,13 @@
 // libc. HPS_FAULTS names the file of the block; without it every call goes through. Syncs fail for
 // files whose path holds "/log/". A disk is full when the files of HPS_FAULTS_FOLDER take more than
 // the limit, and slow when writes and syncs wait; so no root and no file system of its own is
-// needed.
+// needed. A process may also die at a call that changes something.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +31,8 @@ struct Block {
   int64_t drops;     // not 0: what has no space is reported as done (the planted bug)
   int64_t delay_us;  // of each write and sync
   int64_t delays;
+  int64_t calls;    // that changed a file or a folder
+  int64_t dies_at;  // not 0: the process dies at that call; of what it was to write half is there
 };
 
 Block* FindBlock() {
@@ -68,7 +72,20 @@ void Delay() {
   usleep(static_cast<useconds_t>(delay));
 }
 
+// Counts a call that is about to change something; true of the one at which the process is to die.
+bool IsLast() {
+  Block* block = FindBlock();
+  if (block == nullptr) return false;
+  const int64_t number = __atomic_add_fetch(&block->calls, 1, __ATOMIC_ACQ_REL);
+  return number == __atomic_load_n(&block->dies_at, __ATOMIC_ACQUIRE);
+}
+
+void DieIfLast() {
+  if (IsLast()) kill(getpid(), SIGKILL);
+}
+
 bool FailsToSync(int descriptor) {
+  DieIfLast();
   Delay();
   Block* block = FindBlock();
   if (block == nullptr || !IsOfLog(descriptor)) return false;
@@ -128,16 +145,53 @@ int fsync(int descriptor) {
 }
 
 int fallocate(int descriptor, int mode, off_t offset, off_t length) {
+  DieIfLast();
   if (IsFull(descriptor, offset + length)) return WithoutSpace(0);
   return Next<decltype(fallocate)>("fallocate")(descriptor, mode, offset, length);
 }
 
 ssize_t pwrite(int descriptor, const void* bytes, size_t size, off_t offset) {
   Delay();
+  const bool is_last = IsLast();
   if (IsFull(descriptor, offset + static_cast<int64_t>(size))) {
     return WithoutSpace(static_cast<ssize_t>(size));
   }
-  return Next<decltype(pwrite)>("pwrite")(descriptor, bytes, size, offset);
+  const ssize_t written =
+      Next<decltype(pwrite)>("pwrite")(descriptor, bytes, is_last ? size / 2 : size, offset);
+  if (is_last) kill(getpid(), SIGKILL);
+  return written;
+}
+
+int ftruncate(int descriptor, off_t length) {
+  DieIfLast();
+  return Next<decltype(ftruncate)>("ftruncate")(descriptor, length);
+}
+
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  DieIfLast();
+  return Next<decltype(renameat)>("renameat")(from_folder, from, to_folder, to);
+}
+
+int unlinkat(int folder, const char* name, int flags) {
+  DieIfLast();
+  return Next<decltype(unlinkat)>("unlinkat")(folder, name, flags);
+}
+
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+  DieIfLast();
+  return Next<decltype(linkat)>("linkat")(from_folder, from, to_folder, to, flags);
+}
+
+int openat(int folder, const char* name, int flags, ...) {
+  mode_t mode = 0;
+  if ((flags & (O_CREAT | __O_TMPFILE)) != 0) {
+    va_list more;
+    va_start(more, flags);
+    mode = va_arg(more, mode_t);
+    va_end(more);
+    DieIfLast();
+  }
+  return Next<decltype(openat)>("openat")(folder, name, flags, mode);
 }
 
 int fallocate64(int descriptor, int mode, off64_t offset, off64_t length) {

@@ -1,6 +1,7 @@
 """Faults of the disk under a real server process: made by a library that is loaded before it.
 
-Above it: service_faults.py, service_slow.py. Below it: faulty_calls.cc, the compiler.
+Above it: service_faults.py, service_slow.py, life_faults.py. Below it: faulty_calls.cc, the
+compiler.
 """
 
 import shutil
@@ -15,18 +16,30 @@ import numpy as np
 from tests.torture.service_shards import Nursery, nursery
 
 _SOURCE = Path(__file__).with_name("faulty_calls.cc")
-_WORDS = ("syncs_to_fail", "failed_syncs", "disk_bytes", "refusals", "drops", "delay_us", "delays")
+_WORDS = (
+    "syncs_to_fail",
+    "failed_syncs",
+    "disk_bytes",
+    "refusals",
+    "drops",
+    "delay_us",
+    "delays",
+    "calls",
+    "dies_at",
+)
 
 
 class Faults:
     """The block of memory that the calls of one server look into, by the names in faulty_calls.cc.
 
     Args:
-        path: its file, made here.
+        path: its file.
+        is_new: make it.
     """
 
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8 * len(_WORDS)))
+    def __init__(self, path: Path, is_new: bool = True) -> None:
+        if is_new:
+            path.write_bytes(bytes(8 * len(_WORDS)))
         self._path = path
         self._words = np.memmap(path, np.int64, "r+", shape=(len(_WORDS),))
 
@@ -47,11 +60,17 @@ def missing_tools() -> str:
 
 
 @contextmanager
-def faulty_nursery() -> Iterator[Nursery]:
-    """A nursery whose servers have the faulty calls before libc's."""
+def faulty_calls() -> Iterator[dict[str, str]]:
+    """Variables of a process that has the faulty calls before libc's; with the block they end."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "faulty_calls.so"
         command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)]
         subprocess.run([*command, "-ldl"], check=True)
-        with nursery({"LD_PRELOAD": str(library)}) as process:
-            yield process
+        yield {"LD_PRELOAD": str(library)}
+
+
+@contextmanager
+def faulty_nursery() -> Iterator[Nursery]:
+    """A nursery whose servers have the faulty calls before libc's."""
+    with faulty_calls() as environment, nursery(environment) as process:
+        yield process

@@ -1,8 +1,9 @@
 """Recipe K1: SIGKILL at random moments, the oracle asked after each.
 
-Above it: test_kills.py, run.py. Below it: worker.py, oracle.py. A store is killed many times, each
-life going on from what the one before left. Half of the kills are aimed at a phase, so that the
-short ones (a recovery, a restore) are met as well; the moment within it is random.
+Above it: test_kills.py, life_kills.py, run.py. Below it: worker.py, oracle.py. A store is
+killed many times, each life going on from what the one before left. Half of the kills are aimed at
+a phase, so that the short ones (a recovery, a restore) are met as well; the moment within it is
+random.
 """
 
 import os
@@ -12,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 
@@ -30,10 +31,10 @@ from tests.torture.worker import Order
 KILLS_PER_STORE = 50
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _LONGEST_START = 5.0  # seconds from the order until the worker has begun
-_LONGEST_LIFE = 0.05  # seconds of a worker that may be killed in any phase
+LONGEST_LIFE = 0.05  # seconds of a worker that may be killed in any phase
 _LONGEST_AIM = 0.5  # seconds after which one that was not met in its phase is killed anyway
 _LONGEST_DELAY = 0.0006  # seconds into a phase
-_AIMS = (None, None, None, Phase.OPENING, Phase.EVICTION, Phase.CHECKPOINT)
+AIMS = (None, None, None, Phase.OPENING, Phase.EVICTION, Phase.CHECKPOINT)
 
 
 @dataclass
@@ -75,21 +76,39 @@ class KillReport:
         )
 
 
+class AnyOrder(Protocol):
+    """What a worker is told, of whichever workload."""
+
+    @property
+    def folder(self) -> str:
+        """That holds its store and its ledger."""
+
+    def to_line(self) -> str:
+        """One line."""
+
+
 class Killer:
     """Starts workers and kills them.
 
     Args:
         nursery: the process that forks workers, its pipes open.
         seed: of the moments.
+        longest_life: seconds of a worker that may be killed in any phase.
     """
 
-    def __init__(self, nursery: "subprocess.Popen[str]", seed: int) -> None:
+    def __init__(
+        self,
+        nursery: "subprocess.Popen[str]",
+        seed: int,
+        longest_life: float = LONGEST_LIFE,
+    ) -> None:
         assert nursery.stdin is not None and nursery.stdout is not None
         self._input: IO[str] = nursery.stdin
         self._output: IO[str] = nursery.stdout
         self._chance = random.Random(seed)
+        self._longest_life = longest_life
 
-    def kill_one(self, order: Order, aim: Phase | None) -> bool:
+    def kill_one(self, order: AnyOrder, aim: Phase | None) -> bool:
         """Starts a worker and kills it; False if it died before by itself."""
         ledger = Ledger(Path(order.folder) / "ledger")
         ledger.phase = Phase.STARTING
@@ -99,9 +118,14 @@ class Killer:
         deadline = time.perf_counter() + _LONGEST_START
         while ledger.phase == Phase.STARTING and time.perf_counter() < deadline:
             time.sleep(0)
+        # A slow opening is not the life that is meant, but half of the time where none is.
+        awaits_life = aim != Phase.OPENING and (aim is not None or self._chance.random() < 0.5)
+        while awaits_life and time.perf_counter() < deadline:
+            awaits_life = ledger.phase in (Phase.STARTING, Phase.OPENING)
+            time.sleep(0)
         deadline = time.perf_counter() + _LONGEST_AIM
         if aim != Phase.OPENING:
-            time.sleep(self._chance.random() * _LONGEST_LIFE / (1 if aim is None else 2))
+            time.sleep(self._chance.random() * self._longest_life / (1 if aim is None else 2))
         while aim is not None and ledger.phase != aim and time.perf_counter() < deadline:
             time.sleep(0)
         time.sleep(self._chance.random() * _LONGEST_DELAY)
@@ -112,14 +136,22 @@ class Killer:
 
 
 @contextmanager
-def nursery() -> Iterator["subprocess.Popen[str]"]:
-    """The process that forks workers; ends with the block."""
+def nursery(
+    module: str = "tests.torture.worker", environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """The process that forks workers; ends with the block.
+
+    Args:
+        module: whose workers.
+        environment: variables that are set for it.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.torture.worker"],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=_ROOT,
+        env={**os.environ, **(environment or {})},
     )
     try:
         yield process
@@ -169,7 +201,7 @@ def run_kills(seed: int, kills: int, *, restores: bool = False, plant: str = "")
         plant: a bug of planted.py; then the first violation ends the run.
     """
     report = KillReport()
-    aims = (*_AIMS, Phase.RESTORE if restores else Phase.COMPACTION)
+    aims = (*AIMS, Phase.RESTORE if restores else Phase.COMPACTION)
     with nursery() as process:
         killer = Killer(process, seed)
         while report.kills < kills and not (plant and report.violations):

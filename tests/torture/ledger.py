@@ -22,6 +22,7 @@ class Phase(IntEnum):
     CHECKPOINT = 4
     RESTORE = 5
     COMPACTION = 6
+    PERIOD = 7  # rows die, of the workload with life cycle on
 
 
 class Tally(IntEnum):
@@ -34,6 +35,8 @@ class Tally(IntEnum):
     CHECKPOINTS = 4
     RESTORES = 5
     COMPACTIONS = 6
+    PERIODS = 7
+    REFUSALS = 8  # of verbs, by a full disk
 
 
 _TALLIES = 1

@@ -1,9 +1,10 @@
 """`make torture`: every recipe at full count, a summary, and an exit code that is 1 if one failed.
 
 Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, identity.py,
-odd_machines.py, rank_kills.py, cluster_hosts.py, the service_*.py recipes, the programs of
-tests/native. A recipe fails by a violation, by a premise that did not happen, or by a planted bug
-that it does not find. Skips are counted and listed. Every line goes out as soon as it is known.
+odd_machines.py, life_models.py, life_kills.py, life_faults.py, rank_kills.py, cluster_hosts.py, the
+service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise that
+did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every line
+goes out as soon as it is known.
 """
 
 import argparse
@@ -27,6 +28,14 @@ from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.identity import PLANTS as IDENTITY_PLANTS
 from tests.torture.identity import run_identity
 from tests.torture.kills import run_kills
+from tests.torture.life_faults import DROPS as LIFE_DROPS
+from tests.torture.life_faults import K2_PLANT, faulty_workers, run_crashes, run_full_disks
+from tests.torture.life_faults import NEEDED as LIFE_NEEDED
+from tests.torture.life_kills import run_life_kills
+from tests.torture.life_models import PLANTS as MODEL_PLANTS
+from tests.torture.life_models import planted as planted_model
+from tests.torture.life_models import run_models
+from tests.torture.life_planted import PLANTED as LIFE_PLANTED
 from tests.torture.many_clients import PLANT as MANY_PLANT
 from tests.torture.many_clients import run_many_clients
 from tests.torture.odd_machines import JUMPING
@@ -55,6 +64,11 @@ from tests.torture.service_slow import run_slow
 
 KILLS = 1000
 RESTORE_KILLS = 300
+LIFE_KILLS = {"segments": 500, "rocksdb": 200}
+LIFE_MODELS = 3  # seeds
+LIFE_SEQUENCES = 10  # of each machine over each kind of tiers
+LIFE_CRASHES = 10  # checkpoints
+LIFE_DISKS = {"stores": 10, "runs": 40}
 OVERLAPS = 1000
 MACHINE_RUNS = 10
 IDENTITIES = {"segments": 400, "rocksdb": 100}
@@ -109,6 +123,50 @@ def _kills(seed: int) -> Iterator[Result]:
     for name, plant in PLANTED.items():
         report = run_kills(seed, 100, restores=plant.needs_restores, plant=name)
         yield _planted("K1", name, report.kills, report.violations)
+
+
+def _life_kills(seed: int) -> Iterator[Result]:
+    for engine, kills in LIFE_KILLS.items():
+        report = run_life_kills(seed, kills, engine=engine)
+        premise = [f"no {what}" for what in report.missing_life()]
+        what = f"life cycle on, {engine}: {report}"
+        yield Result("K1", what, report.kills, report.violations + premise)
+    for name in LIFE_PLANTED:
+        report = run_life_kills(seed, 200, plant=name)
+        yield _planted("K1", name, report.kills, report.violations)
+
+
+def _life_models(seed: int) -> Iterator[Result]:
+    for number in range(LIFE_MODELS):
+        report = run_models(seed + number, LIFE_SEQUENCES)
+        premise = [f"no {what}" for what in report.missing()]
+        what = f"life cycle on, against a dict: {report}"
+        yield Result("C3", what, report.tallies["steps"], report.violations + premise)
+    for name in MODEL_PLANTS:
+        with planted_model(name):
+            found = run_models(seed, 5)
+        yield _planted("C3", name, found.tallies["steps"], found.violations)
+
+
+def _life_faults(seed: int) -> Iterator[Result]:
+    if reason := missing_tools():
+        yield Result("K2", "life cycle on, faulty disks", skips={reason: 2})
+        return
+    with faulty_workers() as process:
+        for number in range(LIFE_CRASHES):
+            report = run_crashes(process, seed + number)
+            premise = [f"no {what}" for what in report.missing(LIFE_NEEDED["K2"])]
+            runs = report.tallies["deaths"]
+            yield Result("K2", f"life cycle on: {report}", runs, report.violations + premise)
+        found = run_crashes(process, seed, plant=K2_PLANT)
+        yield _planted("K2", K2_PLANT, found.tallies["deaths"], found.violations)
+        for number in range(LIFE_DISKS["stores"]):
+            report = run_full_disks(process, seed + number, LIFE_DISKS["runs"])
+            premise = [f"no {what}" for what in report.missing(LIFE_NEEDED["F2"])]
+            runs = report.tallies["runs"]
+            yield Result("F2", f"life cycle on: {report}", runs, report.violations + premise)
+        found = run_full_disks(process, seed, 100, LIFE_DROPS)
+        yield _planted("F2", LIFE_DROPS, found.tallies["runs"], found.violations)
 
 
 def _rank_kills(seed: int) -> Iterator[Result]:
@@ -370,6 +428,7 @@ def main() -> int:
     programs = [options.native / name for name in NATIVE_PROGRAMS]
     recipes: list[Recipe] = [lambda _, program=program: native(program) for program in programs]
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
+    recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
     recipes += [_service_hostile, _hosts]
     return run(recipes, options.seed)

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -177,18 +178,23 @@ def work(order: Order) -> None:
     worker.live()
 
 
-def main() -> None:
-    """Forks a worker for each order until the input ends."""
+def fork_for_orders(live: Callable[[dict[str, Any]], None]) -> None:
+    """Forks a worker for each order, until the input ends; one that returns has done it all.
+
+    Args:
+        live: a worker's life, given the fields of its order.
+    """
     for line in sys.stdin:
-        order = Order(**json.loads(line))
         pid = os.fork()
         if pid == 0:
+            code = 1
             try:
-                work(order)
+                live(json.loads(line))
+                code = 0
             except BaseException:
                 traceback.print_exc()
             finally:
-                os._exit(1)
+                os._exit(code)
         print(pid, flush=True)
         sys.stdin.readline()
         _, status = os.waitpid(pid, 0)
@@ -196,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fork_for_orders(lambda order: work(Order(**order)))

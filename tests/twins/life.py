@@ -30,6 +30,12 @@ class Counts(NamedTuple):
     dies_at: int = 0
 
 
+def score(rules: Any, show: float, click: float) -> Any:
+    """Of such counts, float32, as of the period in which they are so."""
+    nonclicks = Float(show) - Float(click)
+    return Float(rules.nonclick) * nonclicks + Float(rules.click) * Float(click)
+
+
 def dies_at(rules: Any, show: float, click: float, last_period: int) -> int:
     """The first period after the last one in which a row is dead; 0 if there is none.
 
@@ -37,9 +43,7 @@ def dies_at(rules: Any, show: float, click: float, last_period: int) -> int:
         rules: with unseen, min_score, decay, nonclick and click, as hps._C.LifeRules.
         show, click, last_period: of the row.
     """
-    nonclicks = Float(show) - Float(click)
-    score = Float(rules.nonclick) * nonclicks + Float(rules.click) * Float(click)
-    is_dead = score * powers(rules.decay)[1:] < Float(rules.min_score)
+    is_dead = score(rules, show, click) * powers(rules.decay)[1:] < Float(rules.min_score)
     if rules.unseen < MAX_GAP:
         is_dead[rules.unseen :] = True  # gaps begin at 1
     return last_period + 1 + int(np.argmax(is_dead)) if is_dead.any() else 0

@@ -400,10 +400,11 @@ class RemoteParameterServer:
 
         Raises:
             ConfigError: `to` is not above `period`; a pipeline is open; a server of an older hps.
-            RemoteError: a shard did not answer within the deadline. What is open stays, and goes
-                first with the next call: do not give it again. Until then that shard counts in the
-                period before. If this client ends first, advance_period() of another one brings
-                the shard to the others' period.
+            RemoteError: a shard did not tell within the deadline which period it is in, or within
+                ten that it has begun this one, for which it writes its dirty rows. What is open
+                stays, and goes first with the next call: do not give it again. Until then that
+                shard counts in the period before. If this client ends first, advance_period() of
+                another one brings it to the others' period.
         """
         return self._periods.advance(to)
 

@@ -30,7 +30,8 @@ class Method:
         request: its message.
         arrays: the fields of its arrays.
         reply: its frame.
-        is_slow: it goes over a whole table, and is not tried again before the deadline.
+        is_slow: it goes over a whole table, or writes its dirty rows, and is not tried again before
+            the deadline.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ METHODS = {
     "Erase": Method(pb.EraseRequest, (15,), Frame(pb.EraseReply, (15,))),
     "EraseWhere": Method(pb.EraseWhereRequest, (), Frame(pb.EraseWhereReply, ()), is_slow=True),
     "Create": Method(pb.CreateRequest, (15,), Frame(pb.CreateReply, (15,))),
-    "AdvancePeriod": Method(pb.AdvancePeriodRequest, (), Frame(pb.AdvancePeriodReply, ())),
+    "AdvancePeriod": Method(
+        pb.AdvancePeriodRequest, (), Frame(pb.AdvancePeriodReply, ()), is_slow=True
+    ),
     "Skip": Method(pb.SkipRequest, (), Frame(pb.SkipReply, ())),
     "Pull": Method(pb.PullRequest, (15,), Frame(pb.PullReply, (15,))),
     "Contains": Method(pb.ContainsRequest, (15,), Frame(pb.ContainsReply, (15,))),

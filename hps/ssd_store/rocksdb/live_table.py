@@ -6,6 +6,7 @@ Above it: live.py, store.py. Below it: database.py, deaths.py. A dead record sta
 
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,19 @@ from hps.ssd_store.rocksdb.deaths import NEVER, Deaths, Moment, Periods
 from hps.table.schema import TableSchema
 
 _RENEWED_ROWS = 8192  # at a time
+
+
+class _Dying(NamedTuple):
+    """What `dying` found at one moment, which ends with the next change of a record."""
+
+    now: Moment
+    period: int
+    horizon: int
+    rows: tuple[Keys, Periods]
+
+    def is_of(self, now: Moment, period: int, horizon: int) -> bool:
+        """True if it is what there is to find now."""
+        return self.now is now and (self.period, self.horizon) == (period, horizon)
 
 
 class LiveTable:
@@ -43,6 +57,7 @@ class LiveTable:
         self._name, self._row_bytes = schema.name, schema.row_bytes
         self._is_mortal = schema.statistics  # rows have periods of death
         self.deaths = deaths
+        self._found: _Dying | None = None  # by the last `dying`, until it is asked for again
 
     def get(self, keys: Keys) -> list[bytes | None]:
         """The row image of each key [n], None where none is stored, or a dead one."""
@@ -98,9 +113,20 @@ class LiveTable:
         """Living rows that die after a period, not later than a horizon: (keys, periods of death).
         No row changes; entries that are damaged are made again.
 
+        Cost: reads their entries; of a second call for the same, none of whose rows has changed
+        since the first, nothing.
+
         Raises:
             CorruptionError: rows are damaged, or others were counted.
         """
+        known, self._found = self._found, None
+        if known is not None and known.is_of(self.deaths.now, period, horizon):
+            return known.rows
+        found = self._find_dying(period, horizon)
+        self._found = _Dying(self.deaths.now, period, horizon, found)
+        return found
+
+    def _find_dying(self, period: int, horizon: int) -> tuple[Keys, Periods]:
         num = self.deaths.num_dying(period + 1, horizon)
         found = self._due_living(period, horizon)
         if len(found[0]) != num:

@@ -46,6 +46,7 @@ from hps.ssd_store.rocksdb.live_table import LiveTable
 from hps.ssd_store.rocksdb.manifest import RocksDbCheckpoint, RocksDbManifest
 from hps.ssd_store.rocksdb.worker import Worker, closed_error
 from hps.table.schema import TableSchema
+from hps.table.waiting import named_tables
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
@@ -340,7 +341,7 @@ class RocksDbStore:
         self._change(self._set_period, period, dict(horizons or {}))
 
     def check_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
-        """As `RowTier.check_period`. Cost: as set_period."""
+        """As `RowTier.check_period`. Cost: as set_period, which then reads no entry again."""
         self._change(lambda: self._open_live_or_raise().dying(period, horizons or {}))
 
     def _set_period(self, period: int, horizons: dict[str, int]) -> None:
@@ -435,7 +436,7 @@ class RocksDbStore:
         return self._worker.run(self._space_of_compact, table)
 
     def _space_of_compact(self, table: str | None) -> dict[str, int]:
-        chosen = [self._table(name) for name in (self._numbers if table is None else [table])]
+        chosen = [self._table(name) for name in named_tables(table, self._numbers)]
         folders = FoldersOf(self._inside, self._manifest)
         return space_of_compact(self._open_live_or_raise(), folders, chosen)
 
@@ -447,7 +448,7 @@ class RocksDbStore:
         live = self._open_live_or_raise()
         while live.bury():
             pass
-        for name in self._numbers if table is None else [table]:
+        for name in named_tables(table, self._numbers):
             self._table(name).compact()
         old = self._manifest.current
         if old is not None and not old.is_deleted and not self._is_changed:

@@ -19,6 +19,7 @@ import torch
 import hps
 from hps.errors import ConfigError, RemoteError
 from hps.parameter_server import logged
+from hps.parameter_server.periods import Periods
 from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
@@ -60,7 +61,7 @@ def serve_again(servers: Service, number: int) -> None:
 
 
 class Lossy(GrpcTransport):
-    """Loses the first replies to AdvancePeriod, and does not tell the period if it is `old`.
+    """Loses the first replies to a method, and does not tell the period if it is `old`.
 
     A shard that is `dying` goes when it is asked for AdvancePeriod, before it hears of it.
     """
@@ -193,7 +194,7 @@ def test_no_shard_begins_a_period_while_one_does_not_answer(tmp_path: Path) -> N
 
 def test_a_shard_that_goes_meanwhile_begins_the_period_when_it_is_back(tmp_path: Path) -> None:
     with service(tmp_path, 2, (ADS,)) as servers:
-        client = LossyClient(servers.addresses, "trainer-0", deadline=2.0)
+        client = LossyClient(servers.addresses, "trainer-0", deadline=0.4)  # ten of it to begin
         transport: Any = client._connections.sessions[1].transport
         transport.dying = True
         with pytest.raises(RemoteError, match=r"advance_period\(to=1\): .*done: 0 .*goes first"):
@@ -298,9 +299,12 @@ def test_an_erasure_whose_reply_was_lost_erases_once(servers: Service) -> None:
             client.erase_where("ads", unseen_for=1)
 
 
+_SLOW = ("EraseWhere", "AdvancePeriod")
+
+
 class Counting(GrpcTransport):
-    """Keeps the timeouts of erasures by counts; the first attempt does not come through if it is
-    `deaf`."""
+    """Keeps the timeouts of changes that may take long; the first attempt does not come through if
+    it is `deaf`."""
 
     deaf = False
 
@@ -309,7 +313,7 @@ class Counting(GrpcTransport):
         self.timeouts: list[float] = []
 
     def start(self, method: str, request: bytes, timeout: float) -> Any:
-        if method == "EraseWhere":
+        if method in _SLOW:
             self.timeouts.append(timeout)
             if self.deaf:
                 self.deaf = False
@@ -317,7 +321,7 @@ class Counting(GrpcTransport):
         return super().start(method, request, timeout)
 
     def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        if method == "EraseWhere":
+        if method in _SLOW:
             self.timeouts.append(timeout)
         return super().call(method, request, timeout)
 
@@ -327,22 +331,27 @@ class CountingClient(RemoteParameterServer):
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_an_erasure_by_counts_may_take_longer_than_a_push(
-    servers: Service, monkeypatch: pytest.MonkeyPatch, deaf: bool
+@pytest.mark.parametrize("verb", ["erase_where", "advance_period"])
+def test_what_goes_over_all_rows_may_take_longer_than_a_push(
+    servers: Service, monkeypatch: pytest.MonkeyPatch, verb: str, deaf: bool
 ) -> None:
-    erase_rows = logged.erase_rows
+    where, name = (logged, "erase_rows") if verb == "erase_where" else (Periods, "begin")
+    quickly = getattr(where, name)
 
-    def slowly(*arguments: Any, **options: Any) -> int:
+    def slowly(*arguments: Any, **options: Any) -> Any:
         sleep(1.0)
-        return erase_rows(*arguments, **options)
+        return quickly(*arguments, **options)
 
-    monkeypatch.setattr(logged, "erase_rows", slowly)
+    monkeypatch.setattr(where, name, slowly)
     monkeypatch.setattr("hps.service.client.session._LEAST_ATTEMPT_SECONDS", 0.1)
     with CountingClient(servers.addresses, "trainer-0", deadline=0.9) as client:
         client.push("ads", KEYS, ONES)
         client.flush()
         set_up(client, "deaf", deaf)
-        assert client.erase_where("ads", show_below=2) == 12
+        if verb == "erase_where":
+            assert client.erase_where("ads", show_below=2) == 12
+        else:
+            assert client.advance_period() == 1 and set(periods(servers)) == {1}
         for session in client._connections.sessions:
             timeouts = vars(session.transport)["timeouts"]
             assert len(timeouts) == 1 + deaf and 1.0 < min(timeouts) <= max(timeouts) <= 9.0
