@@ -12,30 +12,27 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import (
-    PoolArguments,
-    is_tensor,
-    on_host,
-    put,
-    to_host,
-)
+from hps.common.arrays import PoolArguments, is_tensor, on_host, put, to_host
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
 from hps.contracts.admission import Gate
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
+from hps.contracts.tiers import HoldsRows
 from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.tiers.counted_sums import sum_gradients, sum_numbered
 from hps.tiers.read_through import read_through
 from hps.tiers.refusals import no_room, non_finite, pinned_too_often
+from hps.tiers.rows_ahead import release_ahead
+from hps.types import Pins
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -44,13 +41,6 @@ if TYPE_CHECKING:
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
-
-
-class HoldsRows(Protocol):
-    """Holds rows of some tables in their slots, or is about to."""
-
-    def pinned_keys(self, table: str) -> Keys:
-        """The distinct keys of a table, uint64 [N]. Under the lock."""
 
 
 class TableStack(CachedTier):
@@ -81,6 +71,7 @@ class TableStack(CachedTier):
         self.rows_expired = 0  # by periods that began since the store was opened
         self._stored_before = below.num_rows()  # without what the cache has created since
         self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
+        self.ahead: weakref.WeakSet[Pins] = weakref.WeakSet()
 
     @property
     def num_rows(self) -> int:
@@ -260,6 +251,7 @@ class TableStack(CachedTier):
         row begin anew."""
         unique, inverse = np.unique(keys, return_inverse=True)
         with self.still(), self.lock:
+            release_ahead(self)
             for rows in list(self._pinned):
                 held = unique[np.isin(unique, rows.pinned_keys(self.name))]
                 if len(held):
@@ -306,7 +298,7 @@ class TableStack(CachedTier):
             return plan
         return self.cache.make_plan(keys, self.take_plan())
 
-    def hold(self, rows: "HoldsRows") -> None:
+    def hold(self, rows: HoldsRows) -> None:
         """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         assert_held(self.lock)
         self._pinned.add(rows)
@@ -516,6 +508,10 @@ class TableStack(CachedTier):
             if not self.bring(plan, first, count):
                 return False
             try:
+                with self.lock, self.counters:
+                    if gate.prepare_here(plan):
+                        visit()
+                        return True
                 if not gate.prepare(plan):
                     return False
                 with self.lock, self.counters:

@@ -446,7 +446,7 @@ class AdmittingMachine(MortalMachine):
         assert {key: one for key, one in found.items() if one.show} == self.waiting
 
 
-@pytest.mark.parametrize("kind", ["native_dram", "native", "rocksdb"])
+@pytest.mark.parametrize("kind", ["native_dram", "native_gpu", "native", "rocksdb", "gpu"])
 def test_keys_wait_as_a_dict_says(kind: str) -> None:
     machine = run_machine(AdmittingMachine, kind, max_examples=15)
     assert machine.num_deaths > 0 and machine.num_admitted > 0
