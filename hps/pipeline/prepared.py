@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from hps.common.arrays import AnyArray
     from hps.contracts.joint import JointRows
-    from hps.contracts.training import Pins
     from hps.pipeline.arrival import Arrival
-    from hps.types import Batch, PinnedRows
+    from hps.types import Batch, PinnedRows, Pins
 
 
 @dataclass(slots=True)

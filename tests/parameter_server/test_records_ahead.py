@@ -69,10 +69,10 @@ def fetching_threads(server: hps.ParameterServer, table: str) -> Iterator[set[st
     store, seen = server.parts.tables.tiers[table].store, set()
     fetch = store.fetch
 
-    def spied(keys: Any, *others: Any) -> None:
-        if len(keys):
+    def spied(keys: Any, rows: Any, found: Any) -> None:
+        fetch(keys, rows, found)
+        if found.any():
             seen.add(threading.current_thread().name)
-        fetch(keys, *others)
 
     with mock.patch.object(store, "fetch", spied):
         yield seen
