@@ -14,7 +14,7 @@ from hps.common.locks import assert_held
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import AdmittingCache, BatchPlan
 from hps.tiers.refusals import no_room
-from hps.tiers.rows_ahead import RowsAhead, release_ahead
+from hps.tiers.rows_ahead import RowsAhead
 from hps.tiers.top_tier import TableStack
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Admitting:
         with beside.turn:
             if beside.bring(held, 0, -1):
                 return True
-            return release_ahead(beside) and beside.bring(held, 0, -1)
+            return beside.release_ahead() and beside.bring(held, 0, -1)
 
     def prepare_here(self, plan: BatchPlan) -> bool:
         """As Gate has it."""

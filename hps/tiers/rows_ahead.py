@@ -1,33 +1,28 @@
 """RowsAhead: rows of one table that new keys of another wait by, held ahead of the step that wants
 them.
 
-Above it: tiers/admission.py, which makes it; tiers/top_tier.py; pipeline/prepared.py, which lets go
-of it. Below it: the stack of the table. Nothing depends on these rows being held: a step brings
-what it does not find. So they are held as far as there is room, and until somebody else needs it.
+Above it: tiers/admission.py, which makes it; pipeline/prepared.py, which lets go of it. Below it:
+the top tier of the table. Nothing depends on these rows being held: a step brings what it does not
+find. So they are held as far as there is room, and until somebody else needs it.
 """
 
-from typing import TYPE_CHECKING
-
-from hps.common.locks import assert_turn
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import BatchPlan
-
-if TYPE_CHECKING:
-    from hps.tiers.top_tier import TableStack
+from hps.tiers.cached_tier import CachedTier
 
 
 class RowsAhead:
     """Brings and pins the rows of distinct keys, if they can be pinned at once.
 
     Args:
-        stack: of their table.
+        stack: the top tier of their table.
         keys: uint64 [N].
     """
 
     # Guarded by the lock. An interrupted __init__ is dropped as well.
     _plan: BatchPlan | None = None
 
-    def __init__(self, stack: "TableStack", keys: Keys) -> None:
+    def __init__(self, stack: CachedTier, keys: Keys) -> None:
         self._stack = stack
         try:
             with stack.lock:
@@ -53,7 +48,7 @@ class RowsAhead:
         with stack.lock:
             if self._plan is None:
                 return
-            stack.unpin(self._plan)
+            stack.cache.abandon(self._plan)
             plan, self._plan = self._plan, None
             stack.keep_plan(plan)
             stack.ahead.discard(self)
@@ -61,13 +56,3 @@ class RowsAhead:
     def __del__(self) -> None:
         if self._plan is not None:
             self.release()
-
-
-def release_ahead(stack: "TableStack") -> bool:
-    """Lets go of all that is held so of a table; True if anything was. Within its turn."""
-    assert_turn(stack.turn)
-    with stack.lock:
-        ahead = list(stack.ahead)
-        for rows in ahead:
-            rows.release()
-    return bool(ahead)

@@ -31,8 +31,6 @@ from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.tiers.counted_sums import sum_gradients, sum_numbered
 from hps.tiers.read_through import read_through
 from hps.tiers.refusals import no_room, non_finite, pinned_too_often
-from hps.tiers.rows_ahead import release_ahead
-from hps.types import Pins
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -71,7 +69,6 @@ class TableStack(CachedTier):
         self.rows_expired = 0  # by periods that began since the store was opened
         self._stored_before = below.num_rows()  # without what the cache has created since
         self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
-        self.ahead: weakref.WeakSet[Pins] = weakref.WeakSet()
 
     @property
     def num_rows(self) -> int:
@@ -251,7 +248,7 @@ class TableStack(CachedTier):
         row begin anew."""
         unique, inverse = np.unique(keys, return_inverse=True)
         with self.still(), self.lock:
-            release_ahead(self)
+            self.release_ahead()
             for rows in list(self._pinned):
                 held = unique[np.isin(unique, rows.pinned_keys(self.name))]
                 if len(held):

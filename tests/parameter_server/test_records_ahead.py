@@ -178,7 +178,9 @@ def test_nothing_comes_ahead_while_an_update_relies_on_what_it_found(tmp_path: P
 @pytest.mark.parametrize("tiers", TIERS)
 def test_a_record_that_cannot_be_read_fails_its_batch(tmp_path: Path, tiers: str) -> None:
     with hps.ParameterServer(config(tmp_path, COUNT, tiers)) as server:
-        train(server, 0)
+        first = np.arange(10**6, 10**6 + SIZE, dtype=np.uint64)
+        server.push("ads", first, np.ones((SIZE, DIM), np.float32))
+        train(server, 0)  # which puts their records out
         store = server.parts.tables.tiers[records_of("ads")].store
         embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
         ids = hps.Ids(torch.arange(10**6, 10**6 + SIZE), torch.arange(SIZE + 1))
