@@ -399,13 +399,12 @@ class Config:
         self._check_admission()
         gpu = "" if self.gpu is None or self.gpu.device == "cpu" else self.gpu.device
         if gpu:
+            refuse_admission(self.tables, f"a gpu_cache on {gpu} admits every key so far")
             refuse_expiry(self.tables, f"rows in a gpu_cache on {gpu} do not die yet")
             refuse_statistics(self.tables, f"a gpu_cache on {gpu} does not count them yet")
             refuse_narrow(self.tables, f"a gpu_cache on {gpu} has no narrow rows yet")
 
     def _check_admission(self) -> None:
-        if self.gpu is not None:
-            refuse_admission(self.tables, "a gpu_cache admits every key so far")
         tables = {table.name: table for table in self.tables}
         for table in self.tables:
             by = None if table.admission is None else table.admission.by

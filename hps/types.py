@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 NO_GROUP = 0xEF46DB3751D8E999 - 2**64
 
 
+class Pins(Protocol):
+    """What holds rows of one table in their slots."""
+
+    @property
+    def is_released(self) -> bool:
+        """True when nothing is held any more."""
+
+    def release(self) -> None:
+        """Drops them; nothing to do the second time."""
+
+
 class PinnedRows(Protocol):
     """The rows of one batch of one table, made ready and held until they are released."""
 
@@ -55,6 +66,10 @@ class PinnedRows(Protocol):
 
     def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys, byte for byte, in their order."""
+
+    def bring_ahead(self) -> Pins | None:
+        """Brings what the step of these rows would have to wait for besides, such as records of
+        keys that wait for a row, and holds it; None if there is nothing."""
 
     def release(self) -> None:
         """Lets go; nothing to do the second time."""

@@ -1,5 +1,5 @@
 """What the life of its rows, and narrow rows, cost a table in a step: a pull and a push of the same
-batch; and what a new period costs a table with expiry.
+batch; what a new period costs a table with expiry; and records of waiting keys on SSD.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
 in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. When a
@@ -21,6 +21,7 @@ from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, scratch_server
 from benchmarks.common.timing import Samples, StepTimer, interleave
+from benchmarks.life_step.cold_records import cold_row
 
 OFF = "off"
 NEVER = hps.Admission(count=2**24)  # that no key of a run reaches
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--period-rows", type=int, default=10_000_000)
+    parser.add_argument("--cold-keys", type=int, default=2_000_000)
 
 
 def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
@@ -145,14 +147,19 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         rows, repetitions, examples, cells = 3000, 2, 32, [(16, 1)]
         options["period_rows"] = 3000
+        options["cold_keys"] = 3000
     found: list[Row] = []
     for dim, threads in cells:
         found += cell(rows, dim, threads, examples, repetitions)
     for threads in sorted({threads for _, threads in cells}):
         found.append(period_row(options["period_rows"], 16, threads, repetitions))
+    sizes = (8, 3) if smoke else (512, 40)
+    for threads in sorted({threads for _, threads in cells}):
+        found.append(cold_row(options["cold_keys"], threads, sizes, repetitions))
     axes = {
         "rows": rows,
         "period_rows": options["period_rows"],
+        "cold_keys": options["cold_keys"],
         "examples": examples,
         "features": FEATURES,
         "waiting": WAITING,

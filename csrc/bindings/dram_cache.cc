@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "bindings/admission.h"
 #include "bindings/bind.h"
 #include "bindings/row_cache.h"
 #include "common/hash.h"
@@ -56,6 +57,11 @@ struct DramKind {
   static void SetOccurrences(Plan* plan, const uint32_t* shows, const uint32_t* clicks) {
     plan->ForWorkersInTurn(
         [&](WorkerBatch* worker) { hps::SetOccurrences(shows, clicks, worker); });
+  }
+  static void CopyFreshKeys(Plan* plan, uint64_t* keys) {
+    plan->ForWorkersInTurn([&](WorkerBatch* worker) {
+      keys = std::copy_n(worker->fresh_keys, worker->num_listed, keys);
+    });
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
@@ -107,39 +113,6 @@ void BindPlan(nb::module_& module) {
             return plan.Matches(keys.data(), static_cast<int64_t>(keys.size()));
           },
           "keys"_a.noconvert());
-}
-
-// Which new keys come by a row; the verbs of hps/contracts/row_cache.py, AdmittingCache.
-void BindAdmission(nb::class_<DramCache>* cls) {
-  cls->def(
-         "list_fresh",
-         [](DramCache& cache, BatchPlan& plan, DramCache* beside) {
-           const nb::gil_scoped_release unlocked;
-           return cache.ListFresh(&plan, beside);
-         },
-         "plan"_a, "beside"_a.none())
-      .def(
-          "fresh_keys",
-          [](const DramCache&, BatchPlan& plan) {
-            NewVector<uint64_t> keys(static_cast<size_t>(plan.num_listed()));
-            uint64_t* end = keys.data.get();
-            plan.ForWorkersInTurn([&](WorkerBatch* worker) {
-              end = std::copy_n(worker->fresh_keys, worker->num_listed, end);
-            });
-            return keys.Give();
-          },
-          "plan"_a)
-      .def("admit_counted", &DramCache::AdmitCounted, "plan"_a, "records"_a, "least"_a, Unlocked())
-      .def(
-          "admit_scored",
-          [](DramCache& cache, BatchPlan& plan, const DramCache& scores, float least,
-             const LifeTable& others) {
-            const nb::gil_scoped_release unlocked;
-            cache.AdmitScored(&plan, scores, least, others.rules());
-          },
-          "plan"_a, "scores"_a, "least"_a, "others"_a)
-      .def("admit_drawn", &DramCache::AdmitDrawn, "plan"_a, "number"_a, "probability"_a,
-           Unlocked());
 }
 
 nb::dict LayoutOf(const std::string& kind, int64_t dim, bool statistics, bool narrow) {
@@ -199,7 +172,7 @@ void BindDramCache(nb::module_& module) {
           "initializer_numbers"_a, "stream"_a, "statistics"_a = false, "narrow"_a = false,
           "rounding"_a = "nearest", nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
-  BindAdmission(&cls);
+  BindAdmission<DramKind>(&cls);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "bindings/admission.h"
 #include "bindings/bind.h"
 #include "bindings/row_cache.h"
 #include "gpu_cache/gpu_cache.h"
@@ -51,6 +52,9 @@ struct GpuKind {
         if (plan->clicks() != nullptr) plan->clicks()[id] = share->clicks[id];
       }
     }
+  }
+  static void CopyFreshKeys(Plan* plan, uint64_t* keys) {
+    std::copy_n(plan->fresh().keys, plan->num_listed(), keys);
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(*plan, rows); }
   static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
@@ -127,6 +131,7 @@ void BindGpuCache(nb::module_& module) {
           "statistics"_a = false, "narrow"_a = false, "rounding"_a = "nearest",
           nb::keep_alive<0, 2>());
   RowCacheBinding<GpuKind>::Bind(&cls);
+  BindAdmission<GpuKind>(&cls);
   cls.def("stats", &Stats)
       .def_prop_ro("device", [](const GpuCache&) { return "cpu"; })
       .def_prop_ro("num_growths", [](const GpuCache&) { return 0; })

@@ -127,7 +127,7 @@ class DramCache {
   // is to make stored ones; it leaves the others as they are.
   //
   // Lists the window's fresh rows, and looks their keys up in another table, if one is given;
-  // returns how many it lacks.
+  // returns how many it lacks, with those whose rows are on their way.
   int64_t ListFresh(BatchPlan* plan, DramCache* beside);
   // Counts the update of each listed key in its record, a row of `records` with statistics, which
   // lies where ListFresh has found it. A key that has been shown `least` times is admitted: its

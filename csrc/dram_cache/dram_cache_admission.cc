@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "common/check.h"
-#include "common/key_hash.h"
 #include "dram_cache/dram_cache.h"
+#include "table/admission.h"
 
 namespace hps {
 namespace {
@@ -20,16 +20,6 @@ void ForListed(const CacheView& beside, const WorkerBatch& worker, Body body) {
     }
     body(i, worker.beside[i]);
   }
-}
-
-RowStatistics* StatisticsOf(const TableView& table, int64_t slot) {
-  return reinterpret_cast<RowStatistics*>(RowAt(table, slot) + kStatisticsAt);
-}
-
-// A number from 0 to below 1.
-double Draw(uint64_t stream, uint64_t key, uint64_t number) {
-  const uint64_t hash = MixKey(MixKey(key ^ stream) + MixKey(~number));
-  return static_cast<double>(hash >> 11) * 0x1p-53;
 }
 
 }  // namespace
@@ -59,6 +49,11 @@ int64_t DramCache::ListFresh(BatchPlan* plan, DramCache* beside) {
     other.num_unique = other.window_end = count;
     beside->loops_->find(beside->view_, &other);
     worker->result = other.num_missing;
+    if (beside->num_pending_ == 0) return;
+    ForListed(beside->view_, *worker, [&](int64_t, int64_t slot) {
+      if (slot == kNoSlot) return;
+      worker->result += (beside->view_.table.marks[slot].flags & kPending) != 0;
+    });
   });
   int64_t num_missing = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) { num_missing += worker->result; });
@@ -70,27 +65,17 @@ void DramCache::AdmitCounted(BatchPlan* plan, DramCache* records, float least) {
   Follow(plan);
   const CacheView& view = records->view_;
   HPS_CHECK(view.table.has_statistics() && view.rules.powers != nullptr);
-  // Of a record with a show: its score, which does not decay, is no reason to die.
-  const uint32_t dies_at =
-      view.rules.unseen < kMostGap ? view.period + view.rules.unseen + 1 : kNeverDies;
+  const CountRule rule = {least, view.period, view.rules};
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     int64_t num_created = 0;
     int64_t num_dirtied = 0;
     ForListed(view, *worker, [&](int64_t i, int64_t slot) {
       const uint32_t id = worker->fresh[i];
-      RowStatistics* const record = StatisticsOf(view.table, slot);
-      const RowStatistics before = {record->show, record->click, view_.period, kNeverDies};
-      record->show += static_cast<float>(worker->counts[id]);
-      if (worker->clicks != nullptr) record->click += static_cast<float>(worker->clicks[id]);
-      record->last_period = view.period;
-      record->dies_at = dies_at;
-      if (record->show >= least) {
-        *StatisticsOf(view_.table, worker->slots[id]) = before;  // to which the update adds
-        const RowStatistics empty = {0.0f, 0.0f, view.period, kNeverDies};
-        SetStatistics(RowAt(view.table, slot), empty, view.rules);
-      } else {
-        worker->withheld[id] = 1;
-      }
+      const uint32_t clicks = worker->clicks == nullptr ? 0 : worker->clicks[id];
+      const bool is_admitted =
+          CountWaiting(rule, static_cast<float>(worker->counts[id]), static_cast<float>(clicks),
+                       RowAt(view.table, slot), RowAt(view_.table, worker->slots[id]));
+      worker->withheld[id] = !is_admitted;
       uint8_t& flags = view.table.marks[slot].flags;
       num_created += (flags & kFresh) != 0;
       num_dirtied += (flags & kDirty) == 0;
@@ -111,15 +96,14 @@ void DramCache::AdmitScored(BatchPlan* plan, const DramCache& scores, float leas
   const bool counts = view_.table.has_statistics();
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     ForListed(view, *worker, [&](int64_t i, int64_t slot) {
-      const RowStatistics& counted = *StatisticsOf(view.table, slot);
-      const uint32_t gap = view.period - counted.last_period;
-      const float power = rules.powers[gap < kMostGap ? gap : kMostGap];
+      const RowStatistics& counted = *StatisticsOfRow(RowAt(view.table, slot));
+      const float power = DecayUntil(rules, counted, view.period);
       const float score = Score(rules, counted.show, counted.click) * power;
       const bool is_stored = (view.table.marks[slot].flags & kFresh) == 0;
       const bool is_admitted = is_stored && score >= least;
       worker->withheld[worker->fresh[i]] = !is_admitted;
       if (counts && is_admitted) {  // as the other row is in this period; the update adds to both
-        *StatisticsOf(view_.table, worker->slots[worker->fresh[i]]) = {
+        *StatisticsOfRow(RowAt(view_.table, worker->slots[worker->fresh[i]])) = {
             counted.show * power, counted.click * power, view_.period, kNeverDies};
       }
     });
@@ -131,7 +115,7 @@ void DramCache::AdmitDrawn(BatchPlan* plan, uint64_t number, double probability)
   const uint64_t stream = view_.initializer.stream;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     for (int64_t i = 0; i < worker->num_listed; ++i) {
-      const double drawn = Draw(stream, worker->fresh_keys[i], number);
+      const double drawn = DrawAdmission(stream, worker->fresh_keys[i], number);
       worker->withheld[worker->fresh[i]] = drawn >= probability;
     }
   });

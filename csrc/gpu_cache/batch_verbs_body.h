@@ -283,8 +283,15 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
   const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(IsCurrent(*plan));
   const ApplyArgs args = {args_, plan->batch(), plan->sums(), &failure_, plan->window_size(), lr};
+  const ApplyAdmittedArgs admitted = {args, plan->withheld()};
   const auto apply = [&]<OptimizerKind kKind>() {
     ForRows([&](auto wrap) {
+      if (admitted.withheld != nullptr) {
+        return launcher.rows(args_.dim, args.bound, [=](auto group, int64_t i) {
+          AskForAdmitted(admitted, i + kUpdatesAhead);
+          ApplyAdmittedOne<kKind>(wrap(group), admitted, i);
+        });
+      }
       launcher.rows(args_.dim, args.bound, [=](auto group, int64_t i) {
         AskForUpdated(args, i + kUpdatesAhead);
         ApplyOne<kKind>(wrap(group), args, i);
@@ -292,9 +299,11 @@ void GpuCacheOver<Launcher>::Apply(GpuPlan* plan, float lr) {
     });
   };
   WithKind(args_.kind, apply);
+  plan->ReleaseWithheld();
   if (!args_.table.has_statistics()) return;
-  const CountUpdateArgs counts = {args_,         plan->batch(),  &failure_,
-                                  plan->shows(), plan->clicks(), plan->window_size()};
+  const CountUpdateArgs counts = {
+      args_,          plan->batch(),     &failure_,          plan->shows(),
+      plan->clicks(), admitted.withheld, plan->window_size()};
   launcher.one(counts.bound, [counts](auto group, int64_t i) { CountUpdateOne(group, counts, i); });
 }
 

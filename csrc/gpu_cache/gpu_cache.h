@@ -99,6 +99,22 @@ class GpuCacheOver {
   // Drops the rows that are dead in the period; there are no pins, and none of these rows is dirty.
   // Returns how many.
   int64_t DropDead(uint32_t period);
+  // Admission: which of the window's fresh rows the next Apply of the plan, whose sums are there,
+  // is to make stored ones; it leaves the others as they are.
+  //
+  // Lists the window's fresh rows, and looks their keys up in another table, if one is given;
+  // returns how many it lacks, with those whose rows are on their way.
+  int64_t ListFresh(GpuPlan* plan, GpuCacheOver* beside);
+  // Counts the update of each listed key in its record, a row of `records` with statistics, which
+  // lies where ListFresh has found it. A key that has been shown `least` times is admitted: its
+  // record is emptied, and its row begins with the counts of before.
+  void AdmitCounted(GpuPlan* plan, GpuCacheOver* records, float least);
+  // Admits the listed keys whose rows of `scores`, where ListFresh has found them, have at least
+  // that score, decayed to the period, by the rules of that table, or else by others. A row that
+  // counts begins with the decayed counts of that one.
+  void AdmitScored(GpuPlan* plan, const GpuCacheOver& scores, float least, const LifeRules& others);
+  // Admits each listed key with a probability, by a draw on (initializer's stream, key, number).
+  void AdmitDrawn(GpuPlan* plan, uint64_t number, double probability);
   // Sets the window's rows from rows [L, dim] (a key's last occurrence); state [L, state_floats] or
   // null to start it anew; statistics [L], or null: they stay, but for the last period.
   void Assign(GpuPlan* plan, const float* rows, const float* state, const RowStatistics* statistics,
@@ -145,6 +161,7 @@ class GpuCacheOver {
     return plan.is_alone() ? launcher_.alone() : launcher_;
   }
   void RunRounds(const Launcher& launcher, ReserveArgs args);
+  AdmitArgs AdmitArgsOf(GpuPlan* plan) const;
   // work(wrap) with wrap(group) as suits the table's rows.
   template <class Work>
   void ForRows(Work work) const;

@@ -2,6 +2,7 @@
 #include "gpu_cache/gpu_plan.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 
@@ -19,6 +20,8 @@ void GpuPlan::Begin(int64_t count, int num_threads) {
   numbers_ = {};
   batch_ = {};
   batch_.numbers = &numbers_;
+  fresh_ = {};
+  num_listed_ = 0;
   shares_.Begin(count, kNumSubparts, num_threads);
   batch_.inverse = inverse_.Reserve(count);
   batch_.keys = shares_.keys();
@@ -53,6 +56,14 @@ void GpuPlan::PrepareCounts(bool has_labels) {
   shows_.Reserve(num_unique());
   has_clicks_ = has_labels;
   if (has_labels) clicks_.Reserve(num_unique());
+}
+
+void GpuPlan::PrepareFresh() {
+  const int64_t window = window_size();
+  fresh_ = {fresh_ranks_.Reserve(window), fresh_ids_.Reserve(window), fresh_keys_.Reserve(window),
+            beside_.Reserve(window), withheld_.Reserve(num_unique())};
+  num_listed_ = 0;
+  if (num_unique() > 0) std::memset(fresh_.withheld, 0, static_cast<size_t>(num_unique()));
 }
 
 void GpuPlan::PrepareReserve() {

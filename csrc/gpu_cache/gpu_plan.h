@@ -10,6 +10,7 @@
 #include "batch/key_loops.h"
 #include "batch/key_shares.h"
 #include "batch/pooling.h"
+#include "gpu_cache/admission_kernels.h"
 #include "gpu_cache/kernels.h"
 
 namespace hps {
@@ -69,6 +70,17 @@ class GpuPlan {
   uint32_t* shows() { return shows_.data(); }
   uint32_t* clicks() { return has_clicks_ ? clicks_.data() : nullptr; }
 
+  // Makes room to list the window's fresh rows, to look their keys up in another table, and to
+  // withhold some; none is withheld.
+  void PrepareFresh();
+  const FreshList& fresh() const { return fresh_; }
+  // FlagFresh and ListFresh are done.
+  void NoteListed() { num_listed_ = window_size() == 0 ? 0 : fresh_.ranks[window_size() - 1]; }
+  int64_t num_listed() const { return num_listed_; }
+  // As FreshList has it; null: the next update changes all rows.
+  const uint8_t* withheld() const { return fresh_.withheld; }
+  void ReleaseWithheld() { fresh_.withheld = nullptr; }
+
   void SetCulprit(uint32_t culprit) { numbers_.culprit = culprit; }
   void SetLargest(uint32_t largest) { numbers_.largest = largest; }
   // The reserve was cancelled: no victims are waiting.
@@ -91,6 +103,13 @@ class GpuPlan {
   std::vector<KeyShare> owned_;  // one a thread
   Array<uint64_t> firsts_, unique_keys_, missing_keys_;
   Array<uint32_t> ranks_, inverse_, missing_, last_, shows_, clicks_;
+  FreshList fresh_ = {};
+  int64_t num_listed_ = 0;
+  Array<int32_t> fresh_ranks_;
+  Array<uint32_t> fresh_ids_;
+  Array<uint64_t> fresh_keys_;
+  Array<int64_t> beside_;
+  Array<uint8_t> withheld_;
   bool has_clicks_ = false;
   bool is_alone_ = false;
   Array<int32_t> missing_ranks_, victim_ranks_;

@@ -4,6 +4,7 @@
 // Above it: batch_verbs_body.h. Below it: the kernels' arguments.
 #pragma once
 
+#include "gpu_cache/admission_kernels.h"
 #include "gpu_cache/kernels.h"
 #include "table/host_group.h"
 
@@ -18,24 +19,33 @@ inline void AskForRow(const CacheArgs& cache, int64_t slot, int64_t bytes) {
   AskForLine<kWrites>(row + bytes - 1);
 }
 
-inline void AskForBucket(const FindArgs& args, int64_t i) {
-  const TableView& table = args.cache.table;
-  const uint64_t key = args.batch.unique_keys[WindowId(args.batch, i)];
-  AskForLine(table.digests + PlaceOfKey(args.cache, key).first * kBucketSlots);
+inline void AskForBucket(const CacheArgs& cache, uint64_t key) {
+  AskForLine(cache.table.digests + PlaceOfKey(cache, key).first * kBucketSlots);
 }
 
-inline void AskForCandidates(const FindArgs& args, int64_t i) {
-  const TableView& table = args.cache.table;
-  const uint64_t key = args.batch.unique_keys[WindowId(args.batch, i)];
-  const KeyPlace place = PlaceOfKey(args.cache, key);
+inline void AskForBucket(const FindArgs& args, int64_t i) {
+  AskForBucket(args.cache, args.batch.unique_keys[WindowId(args.batch, i)]);
+}
+
+inline void AskForCandidates(const CacheArgs& cache, uint64_t key) {
+  const TableView& table = cache.table;
+  const KeyPlace place = PlaceOfKey(cache, key);
   const uint8_t* digests = table.digests + place.first * kBucketSlots;
   const uint64_t candidates = HostGroup{}.match(digests, place.digest);
   // In one bucket of five some other key has the same digest, so all candidates count.
   for (uint64_t left = candidates; left != 0; left &= left - 1) {
     const int64_t slot = place.first * kBucketSlots + LowestBit(left);
     AskForLine(RowAt(table, slot));
-    if (args.cache.clock->keeps_stamps) AskForLine<true>(table.marks + slot);
+    if (cache.clock->keeps_stamps) AskForLine<true>(table.marks + slot);
   }
+}
+
+inline void AskForCandidates(const FindArgs& args, int64_t i) {
+  AskForCandidates(args.cache, args.batch.unique_keys[WindowId(args.batch, i)]);
+}
+
+inline void AskForMark(const CacheArgs& cache, const BatchArgs& batch, int64_t i) {
+  AskForLine(cache.table.marks + batch.slots[WindowId(batch, i)]);
 }
 
 inline void AskForSlot(const GatherArgs& args, int64_t i) {
@@ -63,6 +73,17 @@ inline void AskForUpdated(const ApplyArgs& args, int64_t i) {
   const int64_t slot = batch.slots[WindowId(batch, i)];
   AskForRow<true>(args.cache, slot, args.cache.table.shape.row_bytes);
   AskForLine<true>(args.cache.table.marks + slot);
+}
+
+// What a listed key waits by.
+template <bool kWrites>
+inline void AskForCounts(const AdmitArgs& args, int64_t i) {
+  AskForRow<kWrites>(args.beside, args.fresh.beside[i], kStatisticsAt + kStatisticsBytes);
+}
+
+inline void AskForAdmitted(const ApplyAdmittedArgs& args, int64_t i) {
+  if (i >= args.apply.bound || args.withheld[WindowId(args.apply.batch, i)]) return;
+  AskForUpdated(args.apply, i);
 }
 
 }  // namespace HPS_BUILD

@@ -61,10 +61,11 @@ struct ApplyArgs {
 struct CountUpdateArgs {
   CacheArgs cache;
   BatchArgs batch;
-  const Failure* failure;  // nothing is counted while it is set
-  const uint32_t* shows;   // [N] occurrences of each key
-  const uint32_t* clicks;  // [N] of these, with label 1; or null
-  int64_t bound;           // work items: window_size or more
+  const Failure* failure;   // nothing is counted while it is set
+  const uint32_t* shows;    // [N] occurrences of each key
+  const uint32_t* clicks;   // [N] of these, with label 1; or null
+  const uint8_t* withheld;  // [N] 1: the row was not updated; or null
+  int64_t bound;            // work items: window_size or more
 };
 
 struct TryArgs {
@@ -361,6 +362,7 @@ HPS_HD void CountUpdateOne(Group, const CountUpdateArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
   const int64_t id = WindowId(args.batch, i);
+  if (args.withheld != nullptr && args.withheld[id]) return;
   const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
   CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period,
               cache.rules);

@@ -36,14 +36,13 @@ from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
 from hps.table.rows_where import RowsWhere, WhereFields
-from hps.types import PinnedRows
+from hps.types import PinnedRows, Pins
 
 if TYPE_CHECKING:
     import torch
 
     from hps.cluster.folder.checkpoints import RankDraft
     from hps.common.bags import BagPooling
-    from hps.contracts.training import Pins
     from hps.ssd_store.cluster.catalog import ClusterCheckpoint
 
 
@@ -266,7 +265,7 @@ class ClusterParameterServer:
         """
         return self._rows.pin(table, keys)
 
-    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> "Pins":
+    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> Pins:
         """As `hps.ParameterServer.warm`, for the keys that the ranks asked this one for."""
         return self._rows.warm(table, keys)
 

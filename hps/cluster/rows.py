@@ -19,13 +19,12 @@ from hps.contracts.reads import PooledRead, in_order, in_words
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
-from hps.types import PinnedRows
+from hps.types import PinnedRows, Pins
 
 if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
-    from hps.contracts.training import Pins
 
 
 class RowVerbs:
@@ -170,7 +169,7 @@ class RowVerbs:
         dim = self._exchanges.table(table).dim
         return ClusterRows(table, exchanged, local, self._exchanges.fetcher, dim, hot)
 
-    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> "Pins":
+    def warm(self, table: str, keys: AnyArray | ExchangedKeys) -> Pins:
         """As `ClusterParameterServer.warm`."""
         return self._local.warm(table, _received(keys))
 

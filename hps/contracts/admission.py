@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import BatchPlan
+from hps.types import Pins
 
 
 class Gate(Protocol):
@@ -26,6 +27,11 @@ class Gate(Protocol):
 
     def prepare_here(self, plan: BatchPlan) -> bool:
         """As prepare, where nothing has to be fetched for it; else False. Under the lock."""
+
+    def bring_ahead(self, plan: BatchPlan) -> Pins | None:
+        """Brings what the fresh rows of a pinned plan wait by, and holds it until it is released,
+        as far as there is room; None where there is nothing to bring. From any thread, without the
+        lock."""
 
     def require(self, plan: BatchPlan) -> None:
         """As prepare; CapacityError if it is False."""

@@ -318,11 +318,12 @@ class CountingCache(Protocol[Plan_contra]):
 
 @runtime_checkable
 class AdmittingCache(Protocol[Plan_contra]):
-    """A cache whose `apply` may leave fresh rows as they are: a native dram_cache."""
+    """A cache whose `apply` may leave fresh rows as they are: those of the host."""
 
     def list_fresh(self, plan: Plan_contra, beside: AnyRowCache | None) -> int:
         """Lists the window's fresh rows, all of whose rows are in place, and looks their keys up in
-        another cache of the kind, if one is given; returns how many it lacks."""
+        another cache of the kind, if one is given; returns how many it lacks, with those whose rows
+        are on their way."""
 
     def fresh_keys(self, plan: Plan_contra) -> Keys:
         """The keys that are listed, uint64 [K]."""

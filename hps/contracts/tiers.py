@@ -288,3 +288,10 @@ class TableTier(Protocol):
 
     def restart(self) -> None:
         """Forgets every cached row: the store has gone to another checkpoint; within `still`."""
+
+
+class HoldsRows(Protocol):
+    """Holds rows of some tables in their slots, or is about to."""
+
+    def pinned_keys(self, table: str) -> Keys:
+        """The distinct keys of a table, uint64 [N]. Under the lock."""

@@ -15,24 +15,13 @@ from hps.common.json_text import Json, JsonView
 from hps.contracts.joint import JointServer
 from hps.contracts.reads import PooledRead
 from hps.contracts.updates import RowUpdate
-from hps.types import PinnedRows
+from hps.types import PinnedRows, Pins
 
 if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
     from hps.config import TableConfig
-
-
-class Pins(Protocol):
-    """What holds rows of one table in their slots."""
-
-    @property
-    def is_released(self) -> bool:
-        """True when nothing is held any more."""
-
-    def release(self) -> None:
-        """Drops them; nothing to do the second time."""
 
 
 class Ranks(Protocol):
@@ -150,7 +139,7 @@ class RowServer(KeptCheckpoints, Protocol):
     def pin(self, table: str, keys: AnyArray) -> PinnedRows:
         """Makes the rows of a batch ready, in any thread."""
 
-    def warm(self, table: str, keys: AnyArray) -> "Pins":
+    def warm(self, table: str, keys: AnyArray) -> Pins:
         """Brings rows nearer, ahead of `pin`."""
 
     def want(self, table: str, keys: AnyArray) -> None:

@@ -41,6 +41,9 @@ class WarmRows:
     """
 
     _tier: "DramTier | None" = None  # an interrupted __init__ is dropped as well
+    # What their table's new keys wait by, warmed as well; released with these.
+    beside: "WarmRows | None" = None
+    gives_way = False
 
     def __init__(self, tier: "DramTier | None") -> None:
         self.plans: list[BatchPlan] = []
@@ -54,12 +57,18 @@ class WarmRows:
     @property
     def is_released(self) -> bool:
         """True when no row is pinned any more."""
-        return not self.plans
+        return not self.plans and (self.beside is None or self.beside.is_released)
+
+    def keys(self) -> Keys:
+        """Those of the rows, uint64 [N]."""
+        return np.concatenate([np.empty(0, np.uint64), *(one.unique_keys for one in self.plans)])
 
     def release(self) -> None:
         """Drops the pins; nothing to do the second time."""
         if self._tier is not None:
             self._tier.release(self)
+        if self.beside is not None:
+            self.beside.release()
 
     def __enter__(self) -> "WarmRows":
         return self
@@ -200,6 +209,8 @@ class DramTier(CachedTier):
         assert_turn(self.turn)
         self.below.refuse_pinned(keys)
         for rows in list(self._warm):
+            if rows.gives_way:
+                self.release(rows)
             for plan in rows.plans:
                 held = keys[np.isin(keys, plan.unique_keys)]
                 if len(held):
@@ -243,10 +254,15 @@ class DramTier(CachedTier):
 
     # Batches that are fetched ahead.
 
-    def warm(self, keys: Keys) -> WarmRows:
+    def warm(self, keys: Keys, *, gives_way: bool = False) -> WarmRows:
         """Brings those of the distinct keys that are stored here and pins them, as far as slots can
-        be had."""
+        be had.
+
+        Args:
+            gives_way: they are let go of where keys of theirs are erased, which is refused else.
+        """
         warm = WarmRows(self)
+        warm.gives_way = gives_way
         try:
             with self.turn:
                 self._settle()

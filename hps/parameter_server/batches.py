@@ -16,18 +16,24 @@ from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.row_cache import ABSENT, BatchPlan
+from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
+from hps.table.waiting import records_of
 from hps.tiers.batch_rows import BatchRows
+from hps.tiers.top_tier import TableStack
 from hps.types import PinnedRows
 
 if TYPE_CHECKING:
     from hps.parameter_server.joint_batches import JointBatches
 
+# Pinned rows, gradients, bags, clicks and occurrences of one table's update.
+_Update = tuple[
+    TableStack, BatchRows, Floats, PoolArguments | None, Labels | None, Occurrences | None
+]
 _NATIVE_CACHES = (_C.DramCache, _C.GpuCache)  # of the host
 
 
@@ -86,8 +92,19 @@ class Batches:
             return WarmRows(None)
         unique = np.unique(array)
         with self._tables.lock:
-            unique = unique[self._tables.stacks[table].cache.contains(unique) == ABSENT]
-        return dram.warm(unique)
+            found = self._tables.stacks[table].cache.contains(unique)
+        warm = dram.warm(unique[found == ABSENT])
+        records = self._tables.tiers.get(records_of(table))
+        if records is not None and records.dram is not None:
+            try:
+                waiting = np.setdiff1d(unique[(found == ABSENT) | (found == FRESH)], warm.keys())
+                with self._tables.lock:
+                    waiting = waiting[records.stack.cache.contains(waiting) == ABSENT]
+                warm.beside = records.dram.warm(waiting, gives_way=True)
+            except BaseException:
+                warm.release()
+                raise
+        return warm
 
     def want(self, table: str, keys: AnyArray) -> None:
         """As ParameterServer.want."""
@@ -120,33 +137,43 @@ class Batches:
                 work = [one for one in work if one[1].num_occurrences]
                 for stack in tables.stacks.values():
                     stack.raise_failed(wait=False)
-                for stack, rows, *_ in work:
-                    if stack.gate is not None:
-                        with tables.lock:
-                            plan = rows.held_plan()
-                        self._hold_gate(stack.gate, plan)
-                with tables.lock:  # one moment for those who read meanwhile
-
-                    def check() -> None:
-                        for stack, rows, grads, bags, clicks, occurrences in work:
-                            stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
-                        for stack, *_ in work if checked else ():
-                            stack.raise_failed(wait=True)
-
-                    (checked or _check)(check)
-                    plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
-                    # By rows as they are before the step, whatever the order of the tables.
-                    gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
-                    calls = [stack.applying(plan) for stack, plan in plans]
-                    seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
-                    for (stack, *_), spent in zip(work, seconds[len(gates) :], strict=False):
-                        stack.counters.seconds += spent
-                    for stack, *_ in work:
-                        tables.count_update(stack.name)
+                while True:
+                    with tables.lock:  # one moment for those who read meanwhile
+                        lacking = _gates_that_lack(work)
+                        if not lacking:
+                            return self._apply_now(work, applied, checked or _check)
+                    for gate, plan in lacking:
+                        self._hold_gate(gate, plan)
             finally:
                 tables.release_gates()
                 for rows in held:
                     rows.release()
+
+    def _apply_now(
+        self,
+        work: Sequence[_Update],
+        applied: Callable[[], object] | None,
+        checked: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Sums, checks, decides and updates. Within the updates, under the lock."""
+        assert_held(self._tables.lock)
+
+        def check() -> None:
+            for stack, rows, grads, bags, clicks, occurrences in work:
+                stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
+            for stack, *_ in work if checked is not _check else ():
+                stack.raise_failed(wait=True)
+
+        checked(check)
+        plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
+        # By rows as they are before the step, whatever the order of the tables.
+        gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
+        calls = [stack.applying(plan) for stack, plan in plans]
+        seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
+        for (stack, *_), spent in zip(work, seconds[len(gates) :], strict=False):
+            stack.counters.seconds += spent
+        for stack, *_ in work:
+            self._tables.count_update(stack.name)
 
     def _one_update(
         self, group: list[RowUpdate], held: list[BatchRows]
@@ -208,3 +235,11 @@ class Batches:
 
 def _check(check: Callable[[], None]) -> None:
     check()
+
+
+def _gates_that_lack(work: Sequence[_Update]) -> list[tuple[Gate, BatchPlan]]:
+    """Those whose new keys wait by rows that are not in place, with their plans. Under the lock."""
+    gates = [(stack.gate, rows.held_plan()) for stack, rows, *_ in work if stack.gate is not None]
+    return [
+        (gate, plan) for gate, plan in gates if not (gate.is_prepared or gate.prepare_here(plan))
+    ]

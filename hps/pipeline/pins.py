@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from hps.common.arrays import AnyArray
-from hps.contracts.training import Pins
 from hps.errors import CapacityError
 from hps.pipeline.invariants import require
+from hps.types import Pins
 
 if TYPE_CHECKING:
     from hps.pipeline.flow import Flow

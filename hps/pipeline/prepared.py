@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from hps.common.arrays import AnyArray
     from hps.contracts.joint import JointRows
-    from hps.contracts.training import Pins
     from hps.pipeline.arrival import Arrival
-    from hps.types import Batch, PinnedRows
+    from hps.types import Batch, PinnedRows, Pins
 
 
 @dataclass(slots=True)
@@ -25,6 +24,7 @@ class Prepared:
         exchanged: table -> what all ranks' owners know of the batch's keys; None with one rank.
         rows: table -> pinned rows, once it is pinned.
         warm: table -> rows that wait in the dram_cache, until it is pinned in the gpu_cache.
+        ahead: what else its step would have to wait for, at a depth above 0.
         joint: what pins them, if they were pinned together.
         arrival: of its tensors on a CUDA device; None on the host.
         is_placed: its rows are in their slots; set by the stage that pinned them.
@@ -36,6 +36,7 @@ class Prepared:
     exchanged: Mapping[str, object] | None = None
     rows: "dict[str, PinnedRows]" = field(default_factory=dict)
     warm: "dict[str, Pins]" = field(default_factory=dict)
+    ahead: "list[Pins]" = field(default_factory=list)
     joint: "JointRows | None" = None
     is_placed: bool = False
     arrival: "Arrival | None" = None
@@ -72,6 +73,8 @@ class Prepared:
     def release(self) -> None:
         """Drops its pins; nothing to do the second time."""
         self.release_warm()
+        for held in list(self.ahead):
+            held.release()
         if self.joint is not None:
             self.joint.release()
         for rows in list(self.rows.values()):  # close() may not have waited for who pins it

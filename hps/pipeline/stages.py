@@ -287,4 +287,5 @@ class StageThreads:
         """Pins, waiting for releases (I6); then the batch may be passed on (I4)."""
         work = self._work
         pin_or_wait(self._flow, lambda: work.pin(prepared))
+        work.bring_ahead(prepared)
         work.place(prepared)

@@ -124,7 +124,18 @@ class StageWork:
                 prepared.rows.update(prepared.joint.of_tables())
             else:
                 pin_tables(prepared.keys, self._server.pin, prepared.rows)
-            prepared.release_warm()
+
+    def bring_ahead(self, prepared: Prepared) -> None:
+        """Fetch (copy): what else the batch's step would have to wait for. Rows are pinned."""
+        tables = self._server.tables
+        waiting = [rows for name, rows in prepared.rows.items() if tables[name].admission]
+        if not waiting:
+            return
+        with self.clock.busy(self.pinning_stage, prepared.number):
+            for rows in waiting:
+                held = rows.bring_ahead()
+                if held is not None:
+                    prepared.ahead.append(held)
 
     def pin_again(self, prepared: Prepared) -> None:
         """Pins a batch that was given back, in the training loop's thread and on its stream."""
@@ -153,7 +164,9 @@ class StageWork:
         return context
 
     def place(self, prepared: Prepared) -> None:
-        """Notes that a batch's rows are pinned: it may be passed on from now on (I4)."""
+        """Notes that a batch's rows are pinned: it may be passed on from now on (I4). What waits
+        below is not needed any more."""
+        prepared.release_warm()
         is_next = prepared.number == self._num_placed + 1
         require("I1", is_next, f"batch {prepared.number} after batch {self._num_placed}")
         self._num_placed = prepared.number

@@ -16,6 +16,7 @@ from hps.common.locks import assert_held
 from hps.common.row_layout import Keys, Statistics
 from hps.contracts.row_cache import AdmittingCache, BatchPlan
 from hps.tiers.refusals import no_room
+from hps.tiers.rows_ahead import RowsAhead
 from hps.tiers.top_tier import TableStack
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Admitting:
         self._held: BatchPlan | None = None
         # The state of `beside` in which all that is waited by was found; None: it was not.
         self._found_at: tuple[int, int] | None = None
+        # Records come into their cache for an update, or ahead of it. Where `prepare` has found
+        # them without a pin none may come ahead until `release`. Guarded by the lock.
+        self._num_coming = 0
+        self._must_stay = False
 
     @property
     def is_prepared(self) -> bool:
@@ -67,9 +72,10 @@ class Admitting:
         """As Gate has it."""
         beside = self._beside
         with self._stack.lock:
-            # Records come into their cache here alone, so that they stay where they are.
-            if self.prepare_here(plan) and (beside is None or self._rule.count is not None):
-                return True
+            if self.prepare_here(plan):
+                self._must_stay = self._rule.count is not None and not self._num_coming
+                if beside is None or self._must_stay:
+                    return True
             assert beside is not None
             keys = self._cache.fresh_keys(plan)
             held = self._held = beside.cache.make_plan(keys, beside.take_plan())
@@ -77,7 +83,9 @@ class Admitting:
             if beside.pin_here(held):
                 return True
         with beside.turn:
-            return beside.bring(held, 0, -1)
+            if beside.bring(held, 0, -1):
+                return True
+            return beside.release_ahead() and beside.bring(held, 0, -1)
 
     def prepare_here(self, plan: BatchPlan) -> bool:
         """As Gate has it."""
@@ -87,7 +95,7 @@ class Admitting:
         if beside is None:
             self._cache.list_fresh(plan, None)
             return True
-        is_here = self._cache.list_fresh(plan, beside.cache) == 0 and not beside.is_moving
+        is_here = self._cache.list_fresh(plan, beside.cache) == 0
         self._found_at = self._state() if is_here else None
         return is_here
 
@@ -120,14 +128,32 @@ class Admitting:
 
     def release(self) -> None:
         """As Gate has it."""
-        self._found_at = None
-        beside, held = self._beside, self._held
-        if beside is None or held is None:
-            return
+        beside = self._beside
         with self._stack.lock:
+            self._found_at = None
+            self._must_stay = False
+            held = self._held
+            if beside is None or held is None:
+                return
             beside.unpin(held)
             self._held = None
             beside.keep_plan(held)
+
+    def bring_ahead(self, plan: BatchPlan) -> RowsAhead | None:
+        """As Gate has it."""
+        beside = self._beside
+        if beside is None:
+            return None
+        with self._stack.lock:
+            if self._must_stay or self._cache.list_fresh(plan, beside.cache) == 0:
+                return None
+            keys = self._cache.fresh_keys(plan)
+            self._num_coming += 1
+        try:
+            return RowsAhead(beside, keys)
+        finally:
+            with self._stack.lock:
+                self._num_coming -= 1
 
     def _state(self) -> tuple[int, int]:
         """Of `beside`: its rows are where they were while it is the same. Under the lock."""

@@ -16,6 +16,7 @@ from hps.common.row_layout import Floats, Keys
 from hps.contracts.row_cache import BatchPlan
 from hps.errors import ConfigError
 from hps.tiers.top_tier import TableStack
+from hps.types import Pins
 
 if TYPE_CHECKING:
     import torch
@@ -172,6 +173,15 @@ class BatchRows:
             plan = self.held_plan()
             pooling.check(plan.num_occurrences, f"the pinned rows of table {self.table!r}")
             self._stack.pool(plan, bags, target)
+
+    def bring_ahead(self) -> Pins | None:
+        """As PinnedRows has it: what the table's new keys wait by."""
+        gate = self._stack.gate
+        if gate is None or self.num_occurrences == 0:
+            return None
+        with self._lock:
+            plan = self.held_plan()
+        return gate.bring_ahead(plan)
 
     def held_plan(self) -> BatchPlan:
         """The pinned plan; ConfigError after the release. Under the lock."""

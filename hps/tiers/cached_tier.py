@@ -31,6 +31,7 @@ Order of locks: the server's updates, turns from the top tier down, the server's
 lock asks for nothing more.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ from hps.common.locks import OwnedLock, assert_held, assert_turn
 from hps.common.row_layout import Images, Keys
 from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan, CountingCache
 from hps.tiers.counters import CacheCounters
+from hps.types import Pins
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -85,6 +87,8 @@ class CachedTier:
         # The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
         # the rows on their way. Guarded by the lock.
         self.moving: BatchPlan | None = None
+        # What holds rows here for later, until somebody else needs them. Guarded by the lock.
+        self.ahead: weakref.WeakSet[Pins] = weakref.WeakSet()
         # Guarded by the turn.
         self._scratch: Images = np.empty(0, np.uint8)
 
@@ -159,6 +163,15 @@ class CachedTier:
         cache.fill(plan, nothing, nothing[:, 0], self.rates[self.name], False)
         self.counters.hits += plan.num_unique
         return True
+
+    def release_ahead(self) -> bool:
+        """Lets go of the rows that are held for later; True if there were any. Within the turn."""
+        assert_turn(self.turn)
+        with self.lock:
+            ahead = list(self.ahead)
+            for rows in ahead:
+                rows.release()
+        return bool(ahead)
 
     def has_pending(self, plan: BatchPlan) -> bool:
         """True if a row of the plan may be on its way (I4). Under the lock."""

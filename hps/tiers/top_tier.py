@@ -12,24 +12,19 @@ within the server's updates; none is called under the server's lock.
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import (
-    PoolArguments,
-    is_tensor,
-    on_host,
-    put,
-    to_host,
-)
+from hps.common.arrays import PoolArguments, is_tensor, on_host, put, to_host
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
 from hps.contracts.admission import Gate, and_forget
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
+from hps.contracts.tiers import HoldsRows
 from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
@@ -44,13 +39,6 @@ if TYPE_CHECKING:
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
 _DONE = "were done"
-
-
-class HoldsRows(Protocol):
-    """Holds rows of some tables in their slots, or is about to."""
-
-    def pinned_keys(self, table: str) -> Keys:
-        """The distinct keys of a table, uint64 [N]. Under the lock."""
 
 
 class TableStack(CachedTier):
@@ -264,6 +252,7 @@ class TableStack(CachedTier):
 
     def _erase(self, unique: Keys, erased: NDArray[np.bool_]) -> None:
         with self.still(), self.lock:
+            self.release_ahead()
             for rows in list(self._pinned):
                 held = unique[np.isin(unique, rows.pinned_keys(self.name))]
                 if len(held):
@@ -307,7 +296,7 @@ class TableStack(CachedTier):
             return plan
         return self.cache.make_plan(keys, self.take_plan())
 
-    def hold(self, rows: "HoldsRows") -> None:
+    def hold(self, rows: HoldsRows) -> None:
         """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         assert_held(self.lock)
         self._pinned.add(rows)
@@ -517,6 +506,10 @@ class TableStack(CachedTier):
             if not self.bring(plan, first, count):
                 return False
             try:
+                with self.lock, self.counters:
+                    if gate.prepare_here(plan):
+                        visit()
+                        return True
                 if not gate.prepare(plan):
                     return False
                 with self.lock, self.counters:

@@ -35,7 +35,7 @@ def test_rows_die_as_a_dict_says(kind: str) -> None:
     assert machine.num_deaths > 0
 
 
-@pytest.mark.parametrize("kind", ["native_dram", "native", "rocksdb"])
+@pytest.mark.parametrize("kind", ["native_dram", "native_gpu", "native", "rocksdb", "gpu"])
 def test_keys_wait_as_a_dict_says(kind: str) -> None:
     machine = run_machine(AdmittingMachine, kind, max_examples=6 if kind == "rocksdb" else 12)
     assert machine.num_deaths > 0 and machine.num_admitted > 0

@@ -28,9 +28,13 @@ def config(path: Path, *tables: hps.TableConfig, **changes: Any) -> hps.Config:
     return hps.Config(path=path / "store", tables=tables, **changes)
 
 
-@pytest.fixture()
-def counted(tmp_path: Path) -> Any:
-    with hps.ParameterServer(config(tmp_path, table(hps.Admission(count=3)))) as server:
+GPU = hps.GpuCacheConfig(bytes="1MiB", device="cpu")
+
+
+@pytest.fixture(params=[None, GPU], ids=["dram", "gpu"])
+def counted(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    counts = config(tmp_path, table(hps.Admission(count=3)), gpu=request.param)
+    with hps.ParameterServer(counts) as server:
         server.push("ads", KEYS, ONES, labels=np.ones(40, np.float32))
         yield server
 
@@ -83,12 +87,13 @@ def test_a_refused_update_counts_nothing(counted: hps.ParameterServer) -> None:
     assert counted.digest("ads") == before
 
 
-def test_a_batch_larger_than_the_caches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", [None, hps.GpuCacheConfig(bytes=40_000, device="cpu")])
+def test_a_batch_larger_than_the_caches(tmp_path: Path, gpu: hps.GpuCacheConfig | None) -> None:
     """Worked off in pieces, of which the records make some smaller."""
     small = table(hps.Admission(count=2))
     many = np.arange(30_000, dtype=np.uint64)
     with hps.ParameterServer(
-        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000))
+        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000), gpu=gpu)
     ) as server:
         for rows in (0, 30_000):
             server.push("ads", many, np.ones((len(many), DIM), np.float32))
@@ -129,11 +134,12 @@ def test_a_draw_repeats_and_follows_the_seed_and_the_number(tmp_path: Path) -> N
     assert 850 < found[0][0] < 1150  # of 4000, within six standard deviations
 
 
-def test_scores_of_another_table_admit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", [None, GPU])
+def test_scores_of_another_table_admit(tmp_path: Path, gpu: hps.GpuCacheConfig | None) -> None:
     expiry = hps.Expiry(min_score=0.1, decay=0.5, nonclick=1.0, click=1.0)
     narrow = hps.TableConfig(name="first", dim=1, expiry=expiry)
     wide = table(hps.Admission(by="first", min_score=2.0))
-    with hps.ParameterServer(config(tmp_path, wide, narrow)) as server:
+    with hps.ParameterServer(config(tmp_path, wide, narrow, gpu=gpu)) as server:
         server.push("first", np.repeat(KEYS[:4], [0, 1, 2, 4]), np.ones((7, 1), np.float32))
         server.push("ads", KEYS[:4], ONES[:4])
         assert server.contains("ads", KEYS[:4]).tolist() == [False, False, True, True]
@@ -198,8 +204,8 @@ BY = hps.Admission(by="other", min_score=1.0)
     [
         (
             [table(hps.Admission(count=2))],
-            {"gpu": hps.GpuCacheConfig(bytes=2**20, device="cpu")},
-            "gpu_cache",
+            {"gpu": hps.GpuCacheConfig(bytes=2**20)},
+            "a gpu_cache on cuda:0 admits every key so far",
         ),
         ([table(BY)], {}, "must name another table"),
         ([table(hps.Admission(by="ads", min_score=1.0))], {}, "must name another table"),
@@ -285,10 +291,13 @@ def test_a_checkpoint_of_before_the_rule_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_step_decides_by_scores_of_before(tmp_path: Path, is_first: bool) -> None:
+@pytest.mark.parametrize("gpu", [None, GPU])
+def test_a_step_decides_by_scores_of_before(
+    tmp_path: Path, gpu: hps.GpuCacheConfig | None, is_first: bool
+) -> None:
     other = hps.TableConfig(name="other", dim=1, optimizer=hps.SGD(lr=1.0), statistics=True)
     tables = [other, table(hps.Admission(by="other", min_score=0.05))][:: 1 if is_first else -1]
-    with hps.ParameterServer(config(tmp_path, *tables)) as server:
+    with hps.ParameterServer(config(tmp_path, *tables, gpu=gpu)) as server:
         updates = [
             RowUpdate("other", KEYS, np.ones((40, 1), np.float32), None),
             RowUpdate("ads", KEYS, ONES, None),
@@ -298,11 +307,14 @@ def test_a_step_decides_by_scores_of_before(tmp_path: Path, is_first: bool) -> N
             assert server.num_rows("ads") == rows
 
 
-def test_a_step_whose_rows_were_evicted_brings_them_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", [None, hps.GpuCacheConfig(bytes=40_000, device="cpu")])
+def test_a_step_whose_rows_were_evicted_brings_them_once(
+    tmp_path: Path, gpu: hps.GpuCacheConfig | None
+) -> None:
     """Nothing was pinned between its forward and its update."""
     small = table(hps.Admission(count=2), features=["a"])
     with hps.ParameterServer(
-        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000))
+        config(tmp_path, small, dram=hps.DramCacheConfig(bytes=40_000), gpu=gpu)
     ) as server:
         embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
         many = np.arange(1000, 4000, dtype=np.uint64)
@@ -315,7 +327,7 @@ def test_a_step_whose_rows_were_evicted_brings_them_once(tmp_path: Path) -> None
             output.sum().backward()
             optimizer.step()
             assert server.num_rows("ads") == rows
-        assert server.stats()["dram_cache"]["evictions"] > 1000
+        assert server.stats()["dram_cache" if gpu is None else "gpu_cache"]["evictions"] > 1000
 
 
 @pytest.mark.parametrize("engine", ["segments", "rocksdb"])

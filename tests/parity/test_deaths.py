@@ -26,13 +26,17 @@ def tables(expiry: hps.Expiry | None = EXPIRY) -> list[hps.TableConfig]:
 
 def trained_periods(server: hps.ParameterServer, depth: int) -> Iterator[int]:
     """Trains on the batches of one period after another; the caller begins the next."""
-    embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
     for period in range(PERIODS):
-        with hps.Pipeline(BATCHES[period::PERIODS], server, depth=depth) as pipeline:
-            for batch in pipeline:
-                embeddings(batch).square().mean().backward()
-                optimizer.step()
+        train_period(server, period, depth)
         yield period
+
+
+def train_period(server: hps.ParameterServer, period: int, depth: int) -> None:
+    embeddings, optimizer = hps.SparseEmbeddings(server), hps.RowOptimizer(server)
+    with hps.Pipeline(BATCHES[period::PERIODS], server, depth=depth) as pipeline:
+        for batch in pipeline:
+            embeddings(batch).square().mean().backward()
+            optimizer.step()
 
 
 def run(path: Path, depth: int = 0, *, compacts: bool = False, **changes: Any) -> dict[str, Any]:

@@ -107,15 +107,37 @@ def test_a_recount_of_the_batches_says_the_same(expected: tuple[list[Any], list[
     assert found == has_vector
 
 
-@pytest.mark.parametrize("changes", [{"depth": 4, "threads": 3}, {"instruction_set": "plain"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depth": 4, "threads": 3},
+        {"instruction_set": "plain"},
+        {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu"), "depth": 2},
+        {
+            "gpu": hps.GpuCacheConfig(bytes=70_000, device="cpu"),
+            "dram": hps.DramCacheConfig(bytes=90_000),
+            "threads": 2,
+            "evicts": True,
+        },
+        {
+            "gpu": hps.GpuCacheConfig(bytes=70_000, device="cpu"),
+            "dram": hps.DramCacheConfig(bytes=90_000),
+            "depth": 3,
+            "evicts": True,
+        },
+    ],
+    ids=lambda changes: "-".join(str(name) for name in changes),
+)
 def test_how_it_is_trained_is_no_matter(
     expected: tuple[list[Any], list[str]], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    depth = changes.pop("depth", 0)
-    config = hps.Config(path=tmp_path, tables=tables()[::-1], **changes)
+    given = {name: value for name, value in changes.items() if name not in ("depth", "evicts")}
+    config = hps.Config(path=tmp_path, tables=tables()[::-1], **given)
     with hps.ParameterServer(config) as server:
-        train(server, depth)
+        train(server, changes.get("depth", 0))
         assert (seen(server), digests(server)) == expected
+        tier = "dram_cache" if config.gpu is None else "gpu_cache"
+        assert (server.stats()[tier]["evictions"] > 0) == changes.get("evicts", False)
 
 
 @pytest.mark.parametrize(

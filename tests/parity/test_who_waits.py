@@ -24,6 +24,7 @@ from tests.parity.test_deaths_elsewhere import counts, train
 from tests.service.client.client_lab import service
 
 COUNT = 6
+SMALL_GPU = hps.GpuCacheConfig(bytes=130_000, device="cpu")
 RULES = {
     "count": hps.Admission(count=COUNT),
     "probability": hps.Admission(probability=0.2),
@@ -43,17 +44,24 @@ def tables(rule: str) -> list[hps.TableConfig]:
 
 
 def run(path: Path, rule: str, depth: int = 0, **changes: Any) -> dict[str, Any]:
-    """Trains several periods; digests and rows after each."""
+    """Trains several periods; digests, rows and those that wait after each."""
     config = hps.Config(path=path, **{"tables": tables(rule), "threads": 1, **changes})
-    seen: dict[str, Any] = {"rows": [], "digests": []}
+    seen: dict[str, Any] = {"rows": [], "waiting": [], "digests": []}
     with hps.ParameterServer(config) as server:
         for _ in test_deaths.trained_periods(server, depth):
             server.advance_period()
-            seen["rows"].append(server.num_rows("ads"))
-            seen["digests"].append([server.digest("ads"), server.digest("users")])
+            look(server, seen)
         seen["contains"] = server.contains("ads", ALL).tolist()
-        seen["evictions"] = server.stats()["dram_cache"]["evictions"]
+        tier = "dram_cache" if config.gpu is None else "gpu_cache"
+        seen["evictions"] = server.stats()[tier]["evictions"]
     return seen
+
+
+def look(server: hps.ParameterServer, seen: dict[str, Any]) -> None:
+    seen["rows"].append(server.num_rows("ads"))
+    waiting = server.stats()["tables"]["ads"].get("waiting")
+    seen["waiting"].append(None if waiting is None else waiting["rows"])
+    seen["digests"].append([server.digest("ads"), server.digest("users")])
 
 
 @pytest.fixture(scope="module", params=RULES)
@@ -92,6 +100,11 @@ def test_a_recount_of_the_batches_says_the_same(tmp_path: Path) -> None:
         {"ssd": test_deaths.ROCKSDB},
         {"ssd": test_deaths.ROCKSDB, "dram": hps.DramCacheConfig(bytes=120_000), "depth": 2},
         {"tables": True},  # in the other order
+        {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu")},
+        {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu"), "depth": 4, "threads": 4},
+        {"gpu": SMALL_GPU, "dram": hps.DramCacheConfig(bytes=120_000), "depth": 3, "threads": 2},
+        {"gpu": SMALL_GPU, "dram": hps.DramCacheConfig(bytes=120_000)},
+        {"gpu": SMALL_GPU, "dram": hps.DramCacheConfig(bytes=120_000), "ssd": test_deaths.ROCKSDB},
     ],
     ids=lambda changes: "-".join(str(name) for name in changes),
 )
@@ -107,6 +120,32 @@ def test_admission_does_not_depend_on_how(
     found = run(tmp_path / "store", rule, **changes)
     assert (found.pop("evictions") > 0) == ("dram" in changes)
     assert found == {name: value for name, value in one.items() if name != "evictions"}
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_store_goes_on_under_other_tiers(
+    expected: tuple[str, dict[str, Any]], tmp_path: Path, depth: int
+) -> None:
+    """Each period in another process, so to speak: what waits goes through a checkpoint."""
+    rule, one = expected
+    tiers: list[dict[str, Any]] = [
+        {"gpu": SMALL_GPU, "dram": hps.DramCacheConfig(bytes=120_000)},
+        {},
+        {"gpu": hps.GpuCacheConfig(bytes="4MiB", device="cpu")},
+    ]
+    seen: dict[str, Any] = {"rows": [], "waiting": [], "digests": []}
+    for period in range(PERIODS):
+        config = hps.Config(path=tmp_path, tables=tables(rule), **tiers[period % len(tiers)])
+        with hps.ParameterServer(config) as server:
+            test_deaths.train_period(server, period, depth)
+            server.advance_period()
+            look(server, seen)
+            if period == 2:  # what comes after a checkpoint, and is not kept
+                server.checkpoint("kept")
+                test_deaths.train_period(server, 3, depth)
+                server.restore("kept")
+            server.checkpoint()
+    assert seen == {name: one[name] for name in seen}
 
 
 @pytest.mark.parametrize(
@@ -127,14 +166,16 @@ def test_keys_are_admitted_over_servers(
         assert [client.digest("ads"), client.digest("users")] == one["digests"][-1]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 2)])
-def test_ranks_and_their_division_keep_who_waits(tmp_path: Path, before: int, after: int) -> None:
+@pytest.mark.parametrize(("before", "after", "depth"), [(1, 3, 0), (4, 2, 0), (2, 1, 2)])
+def test_ranks_and_their_division_keep_who_waits(
+    tmp_path: Path, before: int, after: int, depth: int
+) -> None:
     path = tmp_path / "store"
 
     def first(world: LocalWorld) -> Any:
         config = hps.Config(path=path, tables=tables("count"))
         with hps.ClusterParameterServer(config, world) as server:
-            train(server, 0, world.rank, before)
+            train(server, depth, world.rank, before)
             return server.num_rows("ads"), counts(server), server.digest("ads")
 
     def later(world: LocalWorld) -> Any:

@@ -104,6 +104,7 @@ def test_what_waits_in_dram_is_let_go_once_it_is_above(tmp_path: Path) -> None:
         work.warm(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 1  # key 1 is stored
         work.pin(prepared)
+        work.place(prepared)
         assert sum(rows.num_rows for rows in prepared.warm.values()) == 0
         assert server.pins == 2
         prepared.release()

@@ -14,7 +14,7 @@ import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
 from hps.train import train
-from tests.train.test_training_periods import days, options_of
+from tests.train.test_training_periods import days, options_of, told
 
 __all__ = ["days"]  # a fixture
 
@@ -58,6 +58,27 @@ def test_the_flags_say_the_same(
     capsys.readouterr()
     assert main(["stats", str(store)]) == 0
     assert rows > 0 and "keys come by rows by probability 0.5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"admit_count": 3, "expire_unseen": 1},
+        {"admit_probability": 0.3},
+        {"two_level": 0.4, "admit_count": 2, "expire_unseen": 1},
+    ],
+    ids=lambda rule: "-".join(rule),
+)
+def test_a_gpu_cache_admits_the_same(
+    days: list[Path], tmp_path: Path, rule: dict[str, Any]
+) -> None:
+    given = {"advance_every": "file", **rule}
+    expected = told(train(options_of(days, tmp_path / "dram", depth=0, **given)))
+    for place, (gpu, depth) in enumerate((("8MiB", 2), (60_000, 0), (60_000, 3))):
+        more = {"gpu": gpu, "device": "cpu", "dram": 60_000, "depth": depth}
+        found = train(options_of(days, tmp_path / str(place), **given, **more))
+        assert told(found) == expected
+    assert expected["rows"] > 0
 
 
 @pytest.mark.parametrize(

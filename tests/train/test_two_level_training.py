@@ -124,8 +124,11 @@ def whole(days: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         {"threads": 3, "depth": 1, "lookahead": 3},
         {"instruction_set": "plain"},
         {"dram": 24_000, "depth": 2},
+        {"gpu": "8MiB", "device": "cpu", "depth": 2},
+        {"gpu": 40_000, "device": "cpu", "dram": 24_000, "depth": 0},
+        {"gpu": 40_000, "device": "cpu", "dram": 24_000, "depth": 3},
     ],
-    ids=lambda changes: "-".join(changes),
+    ids=lambda changes: "-".join(str(one) for one in changes.items()),
 )
 def test_who_waits_does_not_depend_on_how(
     whole: tuple[Path, Json], days: list[Path], tmp_path: Path, changes: dict[str, Any]
@@ -133,7 +136,8 @@ def test_who_waits_does_not_depend_on_how(
     more: Json = {**LIFE, "valid": days[:1], **changes}
     figures = train(options_of(days, tmp_path, **more))
     assert told(figures) == whole[1]
-    assert (figures["tiers"]["dram_cache"]["evictions"] > 0) == ("dram" in changes)
+    tier = figures["tiers"]["gpu_cache" if "gpu" in changes else "dram_cache"]
+    assert (tier["evictions"] > 0) == ("dram" in changes)
 
 
 @pytest.mark.parametrize("num_checkpoints", [1, 4])
@@ -141,8 +145,10 @@ def test_a_run_that_is_killed_goes_on_as_if_it_was_not(
     whole: tuple[Path, Json], days: list[Path], tmp_path: Path, num_checkpoints: int
 ) -> None:
     more: Json = {**LIFE, "valid": days[:1], "checkpoint_every": 2}
+    gpu: Json = {"gpu": 40_000, "device": "cpu"}  # one of both runs has it
     with killed_after(num_checkpoints):
-        train(options_of(days, tmp_path, **more))
+        train(options_of(days, tmp_path, **more, **(gpu if num_checkpoints == 1 else {})))
+    more |= gpu if num_checkpoints == 4 else {}
     assert told(train(options_of(days, tmp_path, resume=True, **more))) == whole[1]
 
 
@@ -235,7 +241,7 @@ def test_narrow_rows_and_counts_are_those_of_the_vectors(days: list[Path], tmp_p
         ),
         ({"two_level": 0.0}, "two_level"),
         ({"two_level": float("nan")}, "two_level"),
-        ({"gpu": "8MiB", "device": "cpu"}, "a gpu_cache admits every key so far"),
+        ({"gpu": "8MiB"}, "a gpu_cache on cuda:0 admits every key so far"),
     ],
 )
 def test_what_cannot_have_two_levels_is_refused(

@@ -19,7 +19,7 @@ from hps.common.arrays import HOST, AnyArray, as_keys, as_output, on_host
 from hps.common.bags import BagPooling
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
-from hps.types import PinnedRows
+from hps.types import PinnedRows, Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +214,10 @@ class ClusterRows:
         """ConfigError if they were released."""
         if self._local.is_released:
             raise ConfigError(f"the rows of this batch of table {self.table!r} were released")
+
+    def bring_ahead(self) -> Pins | None:
+        """As PinnedRows has it: of the received keys."""
+        return self._local.bring_ahead()
 
     def owned(self) -> OwnedRows:
         """What the ranks asked this one for, as it is now.

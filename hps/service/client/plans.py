@@ -76,6 +76,9 @@ class RemoteRows:
             plan = self.plan
             return np.empty(0, np.uint64) if plan is None else plan.unique_keys.copy()
 
+    def bring_ahead(self) -> None:
+        """The shards see to what a step waits for."""
+
     def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now: float32 [L, D], a tensor if the keys were one.
 
