@@ -64,9 +64,9 @@ Status ChangedKeys(const TableStore& before, uint32_t before_period, const Table
   for (const auto& segment : old) {
     if (new_numbers.count(segment->info.number) == 0) continue;
     const std::vector<uint32_t>& deaths = segment->deaths;
-    const auto dies = [&](uint32_t death) {
-      return before_period < death && death <= after_period;
-    };
+    const uint32_t first = std::min(before_period, after_period);
+    const uint32_t last = std::max(before_period, after_period);
+    const auto dies = [&](uint32_t death) { return first < death && death <= last; };
     if (std::none_of(deaths.begin(), deaths.end(), dies)) continue;
     HPS_RETURN_IF_ERROR(AddKeys(
         cache, *segment, [&](uint64_t record) { return dies(deaths[record]); }, false, keys));

@@ -14,9 +14,9 @@
 namespace hps {
 
 // Of the table as two readers have it open, sorted and each once: the keys that footers of segments
-// name which one of the two has alone, and those of rows of `before` that die after its period
-// (`before_period`), in that of `after` at the latest. Rows that a compaction has moved are among
-// them. Cost: reads these footers, and of tables with deaths those with a row that dies.
+// name which one of the two has alone, and those of rows of `before` that die between the two
+// periods. Rows that a compaction has moved are among them. Cost: reads these footers, and of
+// tables with deaths those with a row that dies.
 Status ChangedKeys(const TableStore& before, uint32_t before_period, const TableStore& after,
                    uint32_t after_period, FileCache* cache, std::vector<uint64_t>* keys);
 

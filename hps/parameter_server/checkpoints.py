@@ -63,11 +63,13 @@ class Checkpoints:
 
     def _find_lineage(self) -> str:
         """Of the rows as they are now: that of the current checkpoint, or a new one where that is
-        older than another, so that what comes after both is told apart."""
+        older than another, so that what comes after both is told apart. A compaction gives a
+        checkpoint a new id, and leaves it the time when it was taken."""
         store = self._tables.store
         listed = store.checkpoints()
         current = find_listed("the store", listed)
-        if current is not None and current["id"] == max(one["id"] for one in listed):
+        newest = max((one["created"] for one in listed), default=0.0)
+        if current is not None and current["created"] == newest:
             own = store.extras(None, (LINEAGE,)).get(LINEAGE, b"").decode()
             if own:
                 return own

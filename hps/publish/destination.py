@@ -1,6 +1,6 @@
 """Destination: a folder, or a place behind a URL, that holds published versions.
 
-Above it: publisher.py, chain.py. Below it: the file system of this machine, or fsspec, which is
+Above it: publisher.py, followers. Below it: the file system of this machine, or fsspec, which is
 imported when a URL is given. What others may see comes into being whole, by one step, and never
 replaces what is there.
 """
@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from hps.common.durable_file import sync, write_durably
 from hps.common.url_text import hidden_url, hidden_urls, is_url
-from hps.errors import ConfigError, StoreError
+from hps.errors import ConfigError, HpsError, StoreError
 
 _PIECE_BYTES = 8 << 20  # of an upload, and of what is read at a time
 _LOCAL = ("file", "local")
@@ -156,9 +156,11 @@ class _Folder:
     def _told(self, verb: str, name: str = "") -> Iterator[None]:
         try:
             yield
-        except (StoreError, FileNotFoundError):
+        except StoreError:
             raise
         except OSError as error:
+            if verb == "read" and isinstance(error, FileNotFoundError):
+                raise
             place = self.path / name
             raise StoreError(
                 error.errno, f"cannot {verb} {place}: {error.strerror or error}"
@@ -227,10 +229,12 @@ class _Remote:
         )
         try:
             yield stream
-        except BaseException:
+        except BaseException as error:
             with suppress(Exception):
                 stream.discard()
-            raise
+            if isinstance(error, HpsError) or not isinstance(error, Exception):
+                raise
+            raise self._error("write", name, error) from error
         self._tried("write", name, stream.close)
 
     def open(self, name: str) -> IO[bytes]:
@@ -260,11 +264,16 @@ class _Remote:
     def _tried(self, verb: str, name: str, act: Callable[[], T]) -> T:
         try:
             return act()
-        except (StoreError, FileExistsError, FileNotFoundError):
+        except (StoreError, FileExistsError):
             raise
         except Exception as error:  # of whatever library it is
-            place = f"{self.shown}/{name}" if name else self.shown
-            raise StoreError(
-                getattr(error, "errno", None) or errno.EIO,
-                f"cannot {verb} {place}: {type(error).__name__}: {self._text(error)}",
-            ) from error
+            if verb == "read" and isinstance(error, FileNotFoundError):
+                raise
+            raise self._error(verb, name, error) from error
+
+    def _error(self, verb: str, name: str, error: Exception) -> StoreError:
+        place = f"{self.shown}/{name}" if name else self.shown
+        return StoreError(
+            getattr(error, "errno", None) or errno.EIO,
+            f"cannot {verb} {place}: {type(error).__name__}: {self._text(error)}",
+        )

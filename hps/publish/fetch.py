@@ -4,13 +4,16 @@ Above it: followers. Below it: destination.py. Of a folder of this machine they 
 lie; else they are copied.
 """
 
+import errno
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
-from hps.errors import CorruptionError
+from hps.common.url_text import hidden_urls
+from hps.errors import CorruptionError, HpsError, StoreError
 from hps.publish.destination import Destination
 from hps.publish.version import StoredFile
 
@@ -19,7 +22,10 @@ _PIECE_BYTES = 4 << 20
 
 @contextmanager
 def fetched(
-    destination: Destination, files: Iterable[StoredFile], beside: Path
+    destination: Destination,
+    files: Iterable[StoredFile],
+    beside: Path,
+    stopped: Event | None = None,
 ) -> Iterator[dict[str, Path]]:
     """Files of a version, whole and checked, for as long as the context is open.
 
@@ -27,6 +33,7 @@ def fetched(
         destination: where they are.
         files: of a version.
         beside: a folder of this machine, in which copies lie meanwhile.
+        stopped: ends it with a StoreError once it is set.
 
     Returns:
         By name the file's path.
@@ -42,7 +49,7 @@ def fetched(
         for number, file in enumerate(files):
             own = destination.local(file.name)
             copy = None if own is not None else Path(folder, str(number))
-            _read_checked(destination, file, copy)
+            _read_checked(destination, file, copy, stopped)
             found[file.name] = own if copy is None else copy
         yield {name: path for name, path in found.items() if path is not None}
 
@@ -52,28 +59,46 @@ def read_checked(destination: Destination, file: StoredFile) -> bytes:
     return b"".join(_pieces(destination, file))
 
 
-def _read_checked(destination: Destination, file: StoredFile, copy: Path | None) -> None:
+def _read_checked(
+    destination: Destination, file: StoredFile, copy: Path | None, stopped: Event | None
+) -> None:
     if copy is None:
-        for _ in _pieces(destination, file):
+        for _ in _pieces(destination, file, stopped):
             pass
         return
-    with copy.open("wb") as out:
-        for piece in _pieces(destination, file):
-            out.write(piece)
+    try:
+        with copy.open("wb") as out:
+            for piece in _pieces(destination, file, stopped):
+                out.write(piece)
+    except HpsError:
+        raise
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot write {copy}: {error.strerror}") from error
 
 
-def _pieces(destination: Destination, file: StoredFile) -> Iterator[bytes]:
+def _pieces(
+    destination: Destination, file: StoredFile, stopped: Event | None = None
+) -> Iterator[bytes]:
     """All bytes; raises at the end if they are not those of the version."""
     where = f"{destination.shown}/{file.name}"
     digest, count = hashlib.sha256(), 0
     try:
         with destination.open(file.name) as stream:
             while piece := stream.read(_PIECE_BYTES):
+                if stopped is not None and stopped.is_set():
+                    raise StoreError(errno.ECANCELED, f"{where}: reading it was ended")
                 digest.update(piece)
                 count += len(piece)
                 yield piece
+    except HpsError:
+        raise
     except FileNotFoundError:
         raise CorruptionError(f"{where} is missing, and a version names it") from None
+    except Exception as error:  # of whatever library reads it
+        raise StoreError(
+            getattr(error, "errno", None) or errno.EIO,
+            f"cannot read {where}: {type(error).__name__}: {hidden_urls(str(error))}",
+        ) from error
     if count != file.bytes or digest.hexdigest() != file.sha256:
         raise CorruptionError(
             f"{where}: it has {count:,} bytes of sha256 {digest.hexdigest()[:16]}..., its version "

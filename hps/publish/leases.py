@@ -1,7 +1,7 @@
 """Leases: marks that say which versions readers are at, so that none of these is removed.
 
-Above it: publisher.py, chain.py. Below it: destination.py. A reader that has all that it wants on a
-disk of its own needs none. A mark that is an hour old counts no more: its reader has died.
+Above it: publisher.py, followers. Below it: destination.py. A reader that has all that it wants on
+a disk of its own needs none. A mark that is an hour old counts no more: its reader has died.
 """
 
 import json

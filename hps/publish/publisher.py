@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError
+from hps.errors import ConfigError, HpsError
 from hps.publish.destination import Destination, TakenError, open_destination
 from hps.publish.leases import oldest_leased
 from hps.publish.options import PublishOptions
@@ -32,8 +32,10 @@ from hps.publish.version import (
 from hps.publish.version_writer import VersionWriter, described, source_of
 from hps.ssd_store.promote import promote
 
-# A base comes again when the deltas since the last one have more bytes than this share of it.
+# A base comes again when the deltas since the last one have more bytes than this share of it, or
+# are so many.
 _MOST_DELTAS = 0.5
+_MOST_LINKS = 64
 
 
 class Publisher:
@@ -62,6 +64,7 @@ class Publisher:
         self._destination = open_destination(place)
         self.options = options or PublishOptions()
         self._before: Source | None = None
+        self._known: list[Version] = []  # the chain of the newest version
         self.pin = f"published-{hashlib.sha256(self._destination.shown.encode()).hexdigest()[:8]}"
 
     def publish(self, checkpoint: str | int | None = None) -> Json:
@@ -74,7 +77,8 @@ class Publisher:
             `version`, `kind`, `rows` (of all tables in it), `changed` and `removed` (since the
             version before; None of a base that follows none), `bytes` (written), `lineage`,
             `checkpoint`, `period`, `why_base` (why it could not follow the version before; None
-            where it does) and `seconds`. Of a checkpoint that the newest version is of already,
+            where it does), `not_removed` (why older versions stay that should not; None) and
+            `seconds`. Of a checkpoint that the newest version is of already,
             `kind` is None and nothing is written.
 
         Raises:
@@ -124,21 +128,28 @@ class Publisher:
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._destination, number, after, self.options)
+        # First, so that it is still there by the time that the version is.
+        promote(self._path, after.info["id"], self.pin)
         try:
             follows = newest if before is not None else None
             version = work.make(follows, before, self._wants_base(newest, before))
-            promote(self._path, after.info["id"], self.pin)
         except BaseException:
             work.drop()
+            if before is not None:  # however often this fails, it is what the next one follows
+                promote(self._path, before.info["id"], self.pin)
             raise
         try:
             _commit(self._destination, version)
         except TakenError:  # after any other error it may have come to be
             work.drop()
             raise
-        remove_old(self._destination, self.options.keep)
+        not_removed = None
+        try:
+            remove_old(self._destination, self.options.keep)
+        except HpsError as error:  # it is published; the next one tries again
+            not_removed = str(error)
         made = _told(version, *work.counts(), work.num_bytes)
-        return {**made, "why_base": why_base or None}
+        return {**made, "why_base": why_base or None, "not_removed": not_removed}
 
     def _find_before(self, newest: Version | None, after: Source) -> tuple[str, Source | None]:
         """(why there is none, or empty; the checkpoint of the newest version)."""
@@ -153,6 +164,8 @@ class Publisher:
             return f"version {newest.number} is of another store", None
         if source["lineage"] != after.lineage:
             return "the store went back to an older checkpoint since the newest version", None
+        if after.info["created"] < source["created"]:
+            return f"version {newest.number} is of a newer checkpoint", None
         if source["options"] != self.options.described():
             return "the newest version was published with other options", None
         if source["tables"] != described(after):
@@ -167,12 +180,26 @@ class Publisher:
         self._keep_open(before)
         return "", before
 
+    def _chain(self, newest: Version) -> list[Version]:
+        """From its base to the newest version; of those that were read before nothing is asked."""
+        if self._known and self._known[-1].sha256 == newest.sha256:
+            return self._known
+        before = newest.predecessor
+        is_next = self._known and before and before["sha256"] == self._known[-1].sha256
+        if is_next and newest.kind == DELTA:
+            self._known = [*self._known, newest]
+        else:
+            self._known = chain_of(self._destination, newest.number)
+        return self._known
+
     def _wants_base(self, newest: Version | None, before: Source | None) -> bool:
         if newest is None or before is None:
             return True
         if self.options.kind == DELTA:
             return False
-        chain = chain_of(self._destination, newest.number)
+        chain = self._chain(newest)
+        if len(chain) > _MOST_LINKS:
+            return True
         sizes = [_changed_bytes(version) for version in chain[1:]]
         base = sum(file.bytes for table in chain[0].tables for file in table.base or ())
         return sum(sizes) > _MOST_DELTAS * base

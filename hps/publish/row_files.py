@@ -1,6 +1,6 @@
 """Files of rows and of keys, as Arrow's IPC format has them.
 
-Above it: publisher.py, chain.py. Below it: pyarrow, which is imported when a file is written or
+Above it: publisher.py, followers. Below it: pyarrow, which is imported when a file is written or
 read. A file of rows has the columns `key`, uint64, and `row`, fixed-size binary, which codec.py
 describes; a file of keys that went has `key` alone. Any reader of Arrow opens them.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hps.common.row_layout import Images, Keys
-from hps.errors import ConfigError, CorruptionError
+from hps.errors import ConfigError, CorruptionError, StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,5 +103,7 @@ def _pieces(path: Path, wanted: dict[str, str]) -> "Iterator[pa.RecordBatch]":
                 raise CorruptionError(f"{path}: its columns are {found}, {wanted} expected")
             for number in range(file.num_record_batches):
                 yield file.get_batch(number)
+    except FileNotFoundError as error:
+        raise StoreError(error.errno, f"{path} is gone while it was read") from error
     except arrow.ArrowException as error:
         raise CorruptionError(f"{path}: cannot be read as a file of rows: {error}") from error

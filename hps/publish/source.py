@@ -80,7 +80,7 @@ class Source:
                 cannot be read.
         """
         folder = Path(path).absolute()
-        store = _open(folder, checkpoint, None if beside is None else beside.store)
+        store = _open(folder, checkpoint, _useful(folder, checkpoint, beside))
         try:
             listed = store.checkpoints()
             extras = store.extras(None)
@@ -147,6 +147,18 @@ class Source:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _useful(folder: Path, checkpoint: str | int | None, beside: Source | None) -> RowTier | None:
+    """The other store, if its checkpoint is one that this one descends from: only then are rows
+    that both have in the same segments newer than what else the other one has."""
+    if beside is None or not isinstance(beside.store, SsdStore):
+        return None
+    with SsdStore.open(folder, [], read_only=True, checkpoint=checkpoint, rows=False) as store:
+        lineage = store.extras(None, (LINEAGE,)).get(LINEAGE, b"").decode()
+        info = _own(folder, store.checkpoints(), checkpoint)
+    is_descendant = lineage == beside.lineage and info["created"] >= beside.info["created"]
+    return beside.store if is_descendant else None
 
 
 def _open(folder: Path, checkpoint: str | int | None, beside: RowTier | None) -> RowTier:

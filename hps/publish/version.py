@@ -1,8 +1,8 @@
 """Version: what one published version is, and the file that makes it visible.
 
-Above it: publisher.py, chain.py. Below it: destination.py. A version's data lies in a folder of its
-own; `version-N.json`, made last and in one step, names each file of it with its length and sha256,
-and the version before it by the sha256 of its own file.
+Above it: publisher.py, followers. Below it: destination.py. A version's data lies in a folder of
+its own; `version-N.json`, made last and in one step, names each file of it with its length and
+sha256, and the version before it by the sha256 of its own file.
 """
 
 import hashlib
@@ -23,6 +23,8 @@ FORMAT_VERSION = 1
 DATA = "data"  # the folder of the versions' folders
 READERS = "readers"  # of the marks of those who read
 _NAME = re.compile(r"version-(\d{8,})\.json")
+_FOLDER = re.compile(rf"{DATA}/\d{{8,}}-[0-9a-f]{{8}}")
+_DATA_FILE = re.compile(rf"{_FOLDER.pattern}/[A-Za-z0-9_.-]+")
 _MOST_BYTES = 64 << 20
 
 
@@ -192,10 +194,21 @@ class Version:
         fields: dict[str, Any] = {
             name: part for name, part in body.items() if name not in ("format", "format_version")
         }
-        fields["tables"] = [PublishedTable.from_json(one) for one in fields["tables"]]
-        if fields["model"] is not None:
-            fields["model"] = PublishedModel.from_json(fields["model"])
-        return cls(**fields, sha256=hashlib.sha256(data).hexdigest())
+        try:
+            fields["tables"] = [PublishedTable.from_json(one) for one in fields["tables"]]
+            if fields["model"] is not None:
+                fields["model"] = PublishedModel.from_json(fields["model"])
+            version = cls(**fields, sha256=hashlib.sha256(data).hexdigest())
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{where}: its fields are not those of a version") from error
+        version._check_names(where)
+        return version
+
+    def _check_names(self, where: str) -> None:
+        """Nothing outside of the destination's data is read, or removed, by what a file says."""
+        names = [file.name for file in self.files]
+        if not _FOLDER.fullmatch(self.folder) or not all(map(_DATA_FILE.fullmatch, names)):
+            raise CorruptionError(f"{where}: it names files that are no data of versions")
 
 
 def _encoded(value: Json) -> bytes:
@@ -277,7 +290,12 @@ def versions_after(destination: Destination, own: Version, newest: Version) -> l
         if version.number == own.number + 1:
             _check_follows(destination, version, own)
             return path
-        version = _before(destination, version)
+        try:
+            version = _before(destination, version)
+        except CorruptionError:
+            if any(one.kind == BASE for one in path):
+                return None  # what comes before a base may be gone
+            raise
     return path
 
 

@@ -57,6 +57,7 @@ class VersionWriter:
 
     def make(self, follows: Version | None, before: Source | None, wants_base: bool) -> Version:
         """Writes all files of the version."""
+        self._check_tables()
         after, tables = self._after, []
         lineage = secrets.token_hex(8) if follows is None else follows.lineage
         for name, table in after.tables.items():
@@ -84,7 +85,6 @@ class VersionWriter:
                     removed=removed,
                 )
             )
-        self._check_tables()
         return Version(
             number=self._number,
             kind=BASE if wants_base else DELTA,
@@ -97,7 +97,7 @@ class VersionWriter:
             period=after.period,
             seed=after.store.seed,
             tables=tables,
-            model=self._write_model(follows),
+            model=self._write_model(None if wants_base else follows),
             folder=self._folder,
         )
 

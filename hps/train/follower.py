@@ -7,19 +7,21 @@ under way.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hps.common.json_text import Json
 from hps.config import GpuCacheConfig
-from hps.errors import ConfigError, HpsError, StoreError
+from hps.errors import ConfigError, StoreError
 from hps.publish.destination import Destination, open_destination
 from hps.publish.fetch import read_checked
+from hps.publish.leases import drop_lease, take_lease
 from hps.publish.model_files import decode_model_files
 from hps.publish.version import (
     Version,
+    chain_of,
     listed_versions,
     load_version,
     newest_version,
@@ -28,8 +30,10 @@ from hps.publish.version import (
 from hps.train.gate import Gate
 from hps.train.published_rows import PublishedRows
 
-# Takes over rows and dense part of a version: (rows, what `decode_model_files` gives).
-Adopt = Callable[[PublishedRows, Json], None]
+# Makes ready what a version needs beside its rows, given (rows, version, what
+# `decode_model_files` gives), and returns what takes it over, which cannot fail.
+Prepare = Callable[[PublishedRows, Version, Json], Callable[[], None]]
+_MOST_WAIT_SECONDS = 60.0  # after looks that have failed
 
 
 class Follower:
@@ -65,7 +69,7 @@ class Follower:
             self._cache = Path(cache).absolute()
             self._cache.mkdir(parents=True, exist_ok=True)
         self._rows: PublishedRows | None = None
-        self._adopt: Adopt | None = None
+        self._prepare: Prepare | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Lock()  # of who changes versions
         self._stopped = threading.Event()
@@ -73,19 +77,22 @@ class Follower:
         self._is_broken = False
         self._newest = 0
         self._changed_at = 0.0
+        self._num_failed = 0  # looks, one after the other
+        self._not_before = 0.0
 
-    def load(self, number: int | None, adopt: Adopt) -> None:
+    def load(self, number: int | None, prepare: Prepare) -> None:
         """Reads a version, and hands it over.
 
         Args:
             number: of it; None: the newest.
-            adopt: takes it over, while no request is under way; and each that comes after it.
+            prepare: for it, and for each that comes after it; what it returns is called while no
+                request is under way.
 
         Raises:
             ConfigError: no such version, or one without a model. CorruptionError, StoreError: it is
                 damaged, or cannot be read.
         """
-        self._adopt = adopt
+        self._prepare = prepare
         try:
             with self._turn:
                 self._go_anew(number)
@@ -107,12 +114,14 @@ class Follower:
             self._thread.start()
 
     def stop(self) -> None:
-        """Follows no more; waits for a change that is under way."""
+        """Follows no more; a change that is being put in place is waited for, and one that is being
+        fetched is given up."""
         self._stopped.set()
         thread = self._thread
         if thread is not None:
             thread.join()
         self._thread = None
+        self._stopped.clear()
 
     def go_to(self, number: int) -> None:
         """Changes to a version that is kept, also an older one, and follows no more.
@@ -121,10 +130,16 @@ class Follower:
             ConfigError: it is not kept. CorruptionError, StoreError: as `load`; the version stays.
         """
         version = load_version(self.destination, number)
+        was_following = self._thread is not None
         self.stop()
-        with self._turn:
-            if version.number != self.version.number or self._is_broken:
-                self._go_anew(number)
+        try:
+            with self._turn:
+                if version.sha256 != self.version.sha256 or self._is_broken:
+                    self._go_anew(number)
+        except BaseException:
+            if was_following:
+                self.start()
+            raise
         self._error = None
 
     def state(self) -> Json:
@@ -154,22 +169,21 @@ class Follower:
             HpsError: it is damaged, or cannot be read; the version before it stays.
         """
         with self._turn:
-            numbers = listed_versions(self.destination)
-            if not numbers:
-                raise ConfigError(f"{self.destination.shown}: nothing is published here any more")
-            self._newest = numbers[-1]
-            if numbers[-1] == self.version.number and not self._is_broken:
-                return False
             newest = newest_version(self.destination)
             if newest is None:
+                raise ConfigError(f"{self.destination.shown}: nothing is published here any more")
+            own, self._newest = self.version, newest.number
+            if newest.sha256 == own.sha256 and not self._is_broken:
                 return False
-            own = self.version
             path = None if self._is_broken else versions_after(self.destination, own, newest)
             if path is None:
                 self._go_anew(newest.number)
-            else:
-                for version in path:
-                    self._go_on(version)
+                return True
+            lease = take_lease(self.destination, own.number)
+            try:
+                self._go_on(path)
+            finally:
+                drop_lease(self.destination, lease)
             return True
 
     def close(self) -> None:
@@ -184,43 +198,70 @@ class Follower:
     def _follow(self) -> None:
         while not self._stopped.wait(self._poll_seconds):
             try:
-                self.look()
-                self._error = None
-            except HpsError as error:
+                if not self._is_put_off():
+                    self.look()
+                    self._error, self._num_failed = None, 0
+            except Exception as error:  # whatever it is, the version that is had goes on
                 self._error = f"{type(error).__name__}: {error}"
+                self._put_off()
 
-    def _go_on(self, version: Version) -> None:
-        """To the next version, change by change."""
-        rows, adopt = self._rows, self._adopt
-        assert rows is not None and adopt is not None, "before load"
-        state = self._model_of(version)
-        with rows.changes(self.destination, version) as changes, self.gate.writing():
-            self._is_broken = True
-            rows.apply(version, changes)
-            adopt(rows, state)
-            self._is_broken = False
-            self._changed_at = time.time()
+    def _put_off(self) -> None:
+        """The newest version is tried again later, the later the more often that has failed."""
+        longest = max(self._poll_seconds, _MOST_WAIT_SECONDS)
+        wait = min(self._poll_seconds * 2 ** min(self._num_failed, 20), longest)
+        self._num_failed += 1
+        self._not_before = time.monotonic() + wait
+
+    def _is_put_off(self) -> bool:
+        """Whether a version that was refused is still the newest, and is not due again."""
+        if not self._num_failed or time.monotonic() >= self._not_before:
+            return False
+        numbers = listed_versions(self.destination)
+        if not numbers or numbers[-1] == self._newest:
+            return True
+        self._num_failed = 0
+        return False
+
+    def _go_on(self, path: Sequence[Version]) -> None:
+        """To the last of several versions, by the changes of each; in one step, so that what is
+        wrong with the model of one between them is no matter."""
+        rows, prepare, newest = self._rows, self._prepare, path[-1]
+        assert rows is not None and prepare is not None, "before load"
+        adopt = prepare(rows, newest, self._model_of(newest))
+        with ExitStack() as read:
+            changes = [
+                read.enter_context(rows.changes(self.destination, version, self._stopped))
+                for version in path
+            ]
+            with self.gate.writing():
+                self._is_broken = True
+                for version, change in zip(path, changes, strict=True):
+                    rows.apply(version, change)
+                adopt()
+                self._is_broken = False
+                self._changed_at = time.time()
         rows.save_if_due()
 
     def _go_anew(self, number: int | None) -> None:
         """To any version, read from its base beside the one that is served."""
-        adopt, before = self._adopt, self._rows
-        assert adopt is not None, "before load"
+        prepare, before = self._prepare, self._rows
+        assert prepare is not None, "before load"
+        self._model_of(chain_of(self.destination, number)[-1])  # before all rows are read
         is_anew = before is not None
         rows = PublishedRows.open(
             self.destination, number, self._cache, self._dram, self._gpu, anew=is_anew
         )
         try:
-            state = self._model_of(rows.version)
-            with self.gate.writing():
-                adopt(rows, state)
-                self._rows = rows
-                self._is_broken = False
-                self._newest = max(self._newest, rows.version.number)
-                self._changed_at = time.time()
+            adopt = prepare(rows, rows.version, self._model_of(rows.version))
         except BaseException:
             rows.drop() if is_anew else rows.close()
             raise
+        with self.gate.writing():
+            adopt()
+            self._rows = rows
+            self._is_broken = False
+            self._newest = max(self._newest, rows.version.number)
+            self._changed_at = time.time()
         if before is not None:
             before.drop()
 

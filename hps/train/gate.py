@@ -41,11 +41,11 @@ class Gate:
             try:
                 while self._is_writing or self._num_readers:
                     self._changed.wait()
+                self._is_writing = True
             finally:
                 self._num_waiting -= 1
-                if self._is_writing or self._num_readers:  # an interrupt
+                if not self._is_writing:  # an interrupt: those that let it go first go on
                     self._changed.notify_all()
-            self._is_writing = True
         try:
             yield
         finally:

@@ -6,9 +6,9 @@ as training did.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -23,11 +23,12 @@ from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.features.column import IGNORED
+from hps.features.transform import FeatureTransform
 from hps.models.kinds import load_class
 from hps.models.sequences import check_targets
 from hps.parameter_server.open_server import open as open_store
 from hps.publish.destination import open_destination
-from hps.publish.version import listed_versions
+from hps.publish.version import Version, listed_versions
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.files import Batches
 from hps.reader.raw_lines import FORMATS as LINES
@@ -40,6 +41,7 @@ from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.follower import Follower
 from hps.train.gate import Gate
 from hps.train.published_rows import PublishedRows
+from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
 
@@ -120,21 +122,19 @@ class Model:
         self._in_turn = threading.Lock()
         self._follower = follower
         self._gate = Gate() if follower is None else follower.gate
-        self._set(server, found)
+        self._take(_Loaded.of(server, found))
 
-    def _set(self, server: TrainingServer, found: ModelCheckpoint) -> None:
-        """Takes rows, and the module that goes with them."""
-        self.checkpoint = found.name
-        self.version = "newest" if found.name is None else text_of(found.name)
-        self.recipe = stored_recipe(found.model)
-        self.server = server
-        load_class(self.recipe.kind, is_stored=True)
-        self.module: ClickModel = self.recipe.build(server).to(server.device)
-        self.recipe.check_weights(self.module, found.model["model"])
-        self.module.load_state_dict(found.model["model"])
-        self.module.eval()
-        self._transform = self.recipe.make_transform()
-        self._is_of_lines = self.recipe.reading()["format"] in LINES
+    def _take(self, loaded: "_Loaded") -> None:
+        """Rows, and the module that goes with them; it cannot fail."""
+        name = loaded.checkpoint
+        self.checkpoint = name
+        if name is None:
+            self.version = "newest"
+        else:  # a version, or a checkpoint by its tag or id
+            self.version = text_of(name) if self._follower is None else str(name)
+        self.server, self.recipe, self.module = loaded.server, loaded.recipe, loaded.module
+        self._transform = loaded.transform
+        self._is_of_lines = loaded.is_of_lines
         self._columns: RecordColumns | None = None
         self._few: FewRows | None = None
         self._lines: RawLines | None = None
@@ -205,40 +205,37 @@ class Model:
         )
         made: list[Self] = []
 
-        def adopt(rows: PublishedRows, state: Json) -> None:
+        def prepare(rows: PublishedRows, version: Version, state: Json) -> Callable[[], None]:
             recipe = stored_recipe(state)
             missing = sorted({*recipe.features, *recipe.first_order_tables.values()})
             missing = [name for name in missing if name not in rows.server.tables]
             if missing:
                 raise ConfigError(
-                    f"version {rows.version.number}: its model needs tables {missing}, which were "
-                    "not published; publish all tables"
+                    f"version {version.number}: its model needs tables {missing}, which were not "
+                    "published; publish all tables"
                 )
             load_class(recipe.kind, store=rows.folder, is_stored=True)
-            number = rows.version.number
-            found = ModelCheckpoint(number, state, {})
+            found = ModelCheckpoint(version.number, state, {})
             if not made:
-                made.append(cls(rows.server, found, follower))
-            else:
-                made[0]._change(rows.server, found)
-            made[0].version = str(number)
+                model = cls(rows.server, found, follower)
+                return lambda: made.append(model)
+            if rows.server is not made[0].server or recipe != made[0].recipe:
+                loaded = _Loaded.of(rows.server, found)
+                return lambda: made[0]._take(loaded)
+            recipe.check_weights(made[0].module, state["model"])
+            return lambda: made[0]._change(found)
 
-        follower.load(options.get("version"), adopt)
+        follower.load(options.get("version"), prepare)
         model = made[0]
         model._held.callback(follower.close)
         if options.get("follow", False):
             follower.start()
         return model
 
-    def _change(self, server: TrainingServer, found: ModelCheckpoint) -> None:
-        """To another version; no request is under way."""
-        same = server is self.server and stored_recipe(found.model) == self.recipe
-        if not same:
-            self._set(server, found)
-            return
-        self.recipe.check_weights(self.module, found.model["model"])
+    def _change(self, found: ModelCheckpoint) -> None:
+        """To other rows and weights of the same model; no request is under way."""
         self.module.load_state_dict(found.model["model"])
-        self.checkpoint = found.name
+        self.checkpoint, self.version = found.name, str(found.name)
 
     def roll_back(self, version: int) -> None:
         """Of a published model: goes to a version that is kept, and follows no more until
@@ -475,6 +472,40 @@ class Model:
         tables = self.recipe.raw_tables(self.server.tables.values())
         vocabularies = self.recipe.reader_config().vocabularies
         return make_schema(tables, None, self.recipe.num_raw_dense, vocabularies)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A module over rows, ready to score.
+
+    Args:
+        checkpoint: that both are of, as `Model.checkpoint` has it.
+        server: of the rows.
+        recipe: that the module was made by.
+        module: in eval mode.
+        transform: of raw columns; None where they are the model's.
+        is_of_lines: the log's format has no columns.
+    """
+
+    checkpoint: str | int | None
+    server: TrainingServer
+    recipe: ModelRecipe
+    module: "ClickModel"
+    transform: FeatureTransform | None
+    is_of_lines: bool
+
+    @classmethod
+    def of(cls, server: TrainingServer, found: ModelCheckpoint) -> Self:
+        """Of a checkpoint; errors as Model."""
+        recipe = stored_recipe(found.model)
+        load_class(recipe.kind, is_stored=True)
+        module = recipe.build(server).to(server.device)
+        recipe.check_weights(module, found.model["model"])
+        module.load_state_dict(found.model["model"])
+        module.eval()
+        is_of_lines = recipe.reading()["format"] in LINES
+        transform = recipe.make_transform()
+        return cls(found.name, server, recipe, module, transform, is_of_lines)
 
 
 def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:

@@ -5,12 +5,15 @@ its own: rows that are asked for most lie in memory, all of them on its disk. Th
 checkpoints say which version they are of, so that a process that starts again goes on from there.
 """
 
+import hashlib
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,17 +24,27 @@ from hps.common.json_text import Json
 from hps.common.optimizers import SGD
 from hps.common.row_layout import Images, Keys
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
-from hps.errors import ConfigError, HpsError
+from hps.errors import ConfigError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
 from hps.publish.codec import BFLOAT16, RowCodec
 from hps.publish.destination import Destination
 from hps.publish.fetch import fetched
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.row_files import read_keys, read_rows
-from hps.publish.version import PublishedTable, StoredFile, Version, chain_of, versions_after
+from hps.publish.version import (
+    PublishedTable,
+    Version,
+    chain_of,
+    listed_versions,
+    load_version,
+    versions_after,
+)
 from hps.ssd_store.engine import engine_of
+from hps.ssd_store.open_store import check_no_writer
 
 _PREFIX = "rows-"
+_FETCHED = "fetched-*"  # what a process leaves there that dies
+_OLD_SECONDS = 86_400.0
 _MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
 
 
@@ -60,6 +73,7 @@ class PublishedRows:
         self.server = server
         self.version = version
         self._num_unsaved = 0
+        self._is_half = False  # a change was begun, and has not come to its end
 
     @classmethod
     def open(
@@ -86,6 +100,7 @@ class PublishedRows:
             ConfigError: no such version. CorruptionError: what is published is damaged, or of two
                 histories. StoreError: it cannot be read, or the disk is full.
         """
+        _remove_old(cache)
         chain = chain_of(destination, number)
         lease = take_lease(destination, chain[0].number)
         try:
@@ -103,15 +118,14 @@ class PublishedRows:
         dram: int | str,
         gpu: GpuCacheConfig | None,
     ) -> Self | None:
-        """Of a local store from which changes lead to a version; others that can be had go."""
+        """Of a local store of this destination from which changes lead to a version; the others go,
+        but for those that a process has open."""
         found: Self | None = None
-        for folder in sorted(cache.glob(f"{_PREFIX}*"), reverse=True):
-            if found is not None:
-                _remove(folder)
-                continue
-            found = cls._of_folder(folder, destination, newest, dram, gpu)
+        for folder in sorted(cache.glob(f"{_prefix(destination)}*"), reverse=True):
             if found is None:
-                _remove(folder)
+                found = cls._of_folder(folder, destination, newest, dram, gpu)
+            if found is None or found.folder != folder:
+                _remove_unused(folder)
         return found
 
     @classmethod
@@ -123,23 +137,31 @@ class PublishedRows:
         dram: int | str,
         gpu: GpuCacheConfig | None,
     ) -> Self | None:
+        """None where it is of no use: it is only a copy."""
         with ExitStack() as opened:
             try:
                 if engine_of(folder) is None:
                     return None
-                config = _config(folder, newest, dram, gpu)
-                server = opened.enter_context(ParameterServer(config))
+                server = ParameterServer(_config(folder, newest, dram, gpu))
+                opened.callback(server.close)
                 mark = decode_json(server.checkpoint_blobs(None, (READER,)), READER)
-                own = chain_of(destination, int(mark["version"]))[-1]
-                path = versions_after(destination, own, newest)
-                if own.sha256 != mark["sha256"] or path is None:
-                    return None
+                number, sha256 = int(mark["version"]), str(mark["sha256"])
             except (HpsError, KeyError, TypeError, ValueError):
-                return None  # it is only a copy
+                return None
+            if number not in listed_versions(destination):
+                return None
+            own = load_version(destination, number)
+            path = versions_after(destination, own, newest)
+            if own.sha256 != sha256 or path is None:
+                return None
             rows = cls(folder, server, own)
-            for version in path:
-                with rows.changes(destination, version) as changes:
-                    rows.apply(version, changes)
+            lease = take_lease(destination, number)
+            try:
+                for version in path:
+                    with rows.changes(destination, version) as changes:
+                        rows.apply(version, changes)
+            finally:
+                drop_lease(destination, lease)
             opened.pop_all()
         return rows
 
@@ -153,7 +175,8 @@ class PublishedRows:
         gpu: GpuCacheConfig | None,
     ) -> Self:
         base, newest = chain[0], chain[-1]
-        folder = cache / f"{_PREFIX}{newest.number:08d}-{secrets.token_hex(4)}"
+        name = f"{_prefix(destination)}{newest.number:08d}-{secrets.token_hex(4)}"
+        folder = cache / name
         with ExitStack() as opened:
             opened.callback(_remove, folder)
             server = ParameterServer(_config(folder, newest, dram, gpu))
@@ -173,8 +196,13 @@ class PublishedRows:
         return rows
 
     @contextmanager
-    def changes(self, destination: Destination, version: Version) -> Iterator["Changes"]:
+    def changes(
+        self, destination: Destination, version: Version, stopped: Event | None = None
+    ) -> Iterator["Changes"]:
         """What leads from this version to the next one, fetched and checked, in memory.
+
+        Args:
+            stopped: as `fetched` takes it.
 
         Raises:
             CorruptionError, StoreError: it is damaged, or cannot be read; nothing has changed.
@@ -185,7 +213,7 @@ class PublishedRows:
             for part in (table.changed, table.removed)
             for file in part or ()
         ]
-        with fetched(destination, files, self.folder.parent) as paths:
+        with fetched(destination, files, self.folder.parent, stopped) as paths:
             yield Changes.read(version, paths)
 
     def apply(self, version: Version, changes: "Changes") -> None:
@@ -194,10 +222,12 @@ class PublishedRows:
         Raises:
             StoreError: the disk is full. Rows are then of no version: close, and open anew.
         """
+        self._is_half = True
         for table, keys in changes.removed:
             self.server.erase(table, keys)
         for table, keys, weights in changes.changed:
             self.server.assign(table, keys, weights)
+        self._is_half = False
         self.version = version
         self._num_unsaved += 1
 
@@ -215,7 +245,7 @@ class PublishedRows:
     def close(self) -> None:
         """Saves, and closes the store; nothing to do the second time."""
         with suppress(HpsError):  # it is only a copy
-            if self._num_unsaved:
+            if self._num_unsaved and not self._is_half:
                 self.save()
         self.server.close()
 
@@ -293,10 +323,28 @@ def _config(folder: Path, version: Version, dram: int | str, gpu: GpuCacheConfig
     )
 
 
+def _prefix(destination: Destination) -> str:
+    """Of the local stores of one destination, of which several may share a folder."""
+    return f"{_PREFIX}{hashlib.sha256(destination.shown.encode()).hexdigest()[:8]}-"
+
+
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def model_files(version: Version) -> list[StoredFile]:
-    """Of the dense part of a version; none of rows alone."""
-    return [] if version.model is None else [version.model.about, version.model.weights]
+def _remove_unused(folder: Path) -> None:
+    """Removes a local store, unless a process has it open."""
+    try:
+        if engine_of(folder) is not None:
+            check_no_writer(folder)
+    except StoreError:
+        return
+    _remove(folder)
+
+
+def _remove_old(cache: Path) -> None:
+    """What processes have left that died while they fetched."""
+    for folder in cache.glob(_FETCHED):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _OLD_SECONDS:
+                _remove(folder)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hps.common.json_text import Json
-from hps.errors import HpsError
 from hps.publish.publisher import Publisher
 from hps.train.ranks import TrainingRanks
 
@@ -85,7 +84,7 @@ class RunPublisher:
         assert self._publisher is not None, "nothing to publish with"
         try:
             made = self._publisher.publish()
-        except HpsError as error:
+        except Exception as error:  # whatever it is, training goes on and the next one is tried
             self.error = f"{type(error).__name__}: {error}"
             self._say(f"not published: {error}")
             return

@@ -152,6 +152,37 @@ def test_a_damaged_version_is_told_and_the_one_before_goes_on(
         assert torch.equal(model.predict(batch), expected["2"])
 
 
+def test_a_version_whose_model_is_of_no_use_is_told_and_the_one_before_goes_on(
+    days: Path, batch: hps.Batch, tmp_path: Path
+) -> None:
+    place, store = tmp_path / "pub", tmp_path / "store"
+    hps.ssd_store.clone(days / "store-1", store)
+    with hps.open(store, read_only=False) as server:
+        model, reader = server.checkpoint_state()
+        assert model is not None
+        server.publish(place)
+        (table,) = server.tables
+        with hps.Model.load(place, follow=True, poll_seconds=0.01) as served:
+            expected = served.predict(batch)
+            other = {**model, "model": {"bias": torch.zeros(())}}
+            for wrong, told in (
+                ({"model": {}}, "format_version=None"),
+                (other, "stored weights are of another class"),
+                (None, "holds rows alone"),
+            ):
+                nothing = np.zeros((1, server.tables[table].dim), np.float32)
+                server.push(table, np.array([10**9], np.uint64), nothing)
+                server.checkpoint(model=wrong)
+                server.publish(place)
+                wait_for(lambda told=told: told in str(served.following()["error"]))  # type: ignore[misc]
+                scores, version = served.predict_with_version(batch)
+                assert version == "1" and torch.equal(scores, expected)
+            server.checkpoint(model=model, reader=reader)
+            server.publish(place)
+            wait_for(lambda: served.version != "1")
+            assert torch.equal(served.predict(batch), expected)
+
+
 def test_a_model_goes_back_to_a_version_and_forth_again(days: Path, batch: hps.Batch) -> None:
     expected = scores_of(days, batch)
     with hps.Model.load(days / "pub", follow=True, poll_seconds=0.01) as model:

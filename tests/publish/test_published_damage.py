@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import hps
+from hps.publish.destination import open_destination
+from hps.publish.version import load_version
 from tests.publish.publish_lab import a_server, keys_of, push, served
 
 Harm = Callable[[Path], None]
@@ -128,4 +130,39 @@ def test_another_format_version_is_refused_with_the_hps_to_take(
     path = place / "version-00000003.json"
     path.write_text(path.read_text().replace('"format_version":1', '"format_version":9'))
     with pytest.raises(hps.ConfigError, match="format version is 9, this hps reads 1"):
+        served(place, tmp_path / "cache")
+
+
+def test_names_that_lead_out_of_the_data_are_refused(published: Path, tmp_path: Path) -> None:
+    import dataclasses
+
+    place = tmp_path / "pub"
+    shutil.copytree(published / "pub", place)
+    version = load_version(open_destination(place), 3)
+    path = place / "version-00000003.json"
+    for folder in ("../victim", "", "/tmp", "data/00000003-deadbeef/..", "data"):
+        path.write_bytes(dataclasses.replace(version, folder=folder).to_bytes())
+        with pytest.raises(hps.CorruptionError, match="files that are no data of versions"):
+            served(place, tmp_path / "cache")
+    assert version.model is not None
+    file = dataclasses.replace(version.model.about, name="data/00000001-deadbeef/../../x")
+    model = dataclasses.replace(version.model, about=file)
+    path.write_bytes(dataclasses.replace(version, model=model).to_bytes())
+    with pytest.raises(hps.CorruptionError, match="files that are no data of versions"):
+        served(place, tmp_path / "cache")
+
+
+def test_a_version_with_other_fields_is_told_as_damage(published: Path, tmp_path: Path) -> None:
+    import hashlib
+    import json
+
+    place = tmp_path / "pub"
+    shutil.copytree(published / "pub", place)
+    path = place / "version-00000003.json"
+    value = json.loads(path.read_text())
+    del value["checksum"], value["period"]
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    value["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(value, sort_keys=True, separators=(",", ":")))
+    with pytest.raises(hps.CorruptionError, match="fields are not those of a version"):
         served(place, tmp_path / "cache")

@@ -172,3 +172,32 @@ def test_a_reader_that_finds_a_version_gone_says_so(
     (place.local("version-00000001.json") or Path()).unlink()
     with pytest.raises(hps.ConfigError, match="version 1 is not kept; there is none"):
         load(place, 1)
+
+
+def test_a_change_that_fails_half_way_is_not_saved_as_the_version_before(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, cache = open_destination(world / "pub"), world / "cache"
+    cache.mkdir()
+    second: dict[int, bytes] = {}
+    with a_server(world / "store") as server:
+        server.publish(world / "pub", kind="delta")
+        second = rows_of(server)
+        push(server, np.arange(50, dtype=np.uint64), 1.0)
+        server.publish(world / "pub", kind="delta")
+    versions = chain_of(place)
+    rows = PublishedRows.open(place, 1, cache, "16MiB")
+    with rows.changes(place, versions[1]) as changes:
+        rows.apply(versions[1], changes)  # which is not saved yet
+    assign: Callable[..., None] = rows.server.assign
+
+    def fail(table: str, keys: Any, weights: Any) -> None:
+        assign(table, keys[:10], weights[:10])
+        raise hps.StoreError(28, "no space left")
+
+    with rows.changes(place, versions[2]) as changes, pytest.raises(hps.StoreError):
+        monkeypatch.setattr(rows.server, "assign", fail)
+        rows.apply(versions[2], changes)
+    rows.close()
+    with PublishedRows.open(place, 2, cache, "16MiB") as again:
+        assert rows_of(again.server) == second

@@ -319,3 +319,126 @@ def test_narrow_types_are_read_back_as_they_round(dtype: str, tmp_path: Path) ->
             rounded = codec.decode(np.ascontiguousarray(codec.encode(rows)))
             expected.update({int(k): r.tobytes() for k, r in zip(keys, rounded, strict=True)})
         assert served(place, tmp_path / "a") == expected
+
+
+def test_an_older_checkpoint_is_published_as_it_is(tmp_path: Path) -> None:
+    """Its reader does not begin with the index of a newer one, which knows of what came later."""
+    place, many = tmp_path / "pub", np.arange(12_000, dtype=np.uint64)
+    with a_server(tmp_path / "store") as server:
+        push(server, many, 1.0)
+        server.checkpoint()
+        for first in range(0, 3000, 100):  # small segments, to be made one
+            push(server, many[first : first + 100], 1.0)
+            server.checkpoint(tag="old")
+        server.publish(place)
+        old = rows_of(server)
+        server.compact()
+        push(server, many[:100], 1.0)
+        server.publish(place)
+        server.restore("old")
+        made = server.publish(place)
+        assert made["kind"] == "base" and "newer checkpoint" in made["why_base"]
+        assert served(place, tmp_path / "a") == rows_of(server) == old
+        push(server, keys_of(5), 1.0)
+        server.publish(place)
+        assert served(place, tmp_path / "b") == rows_of(server)
+
+
+def test_rows_that_had_died_by_the_newer_version_are_in_the_older_one(tmp_path: Path) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store", a_table(expiry=hps.Expiry(unseen=1))) as server:
+        push(server, np.arange(100, dtype=np.uint64), 1.0)
+        server.checkpoint(tag="old")
+        old = rows_of(server)
+        server.advance_period(to=5)
+        push(server, keys_of(500), 1.0)
+        server.checkpoint(tag="new")
+    with Publisher(tmp_path / "store", place) as publisher:
+        publisher.publish("new")
+        assert sorted(served(place, tmp_path / "a")) == [500]
+        publisher.publish("old")
+        assert served(place, tmp_path / "b") == old
+
+
+def test_what_is_published_stays_while_newer_checkpoints_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hps.publish.version_writer import VersionWriter
+
+    make = VersionWriter.make
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(1, 2), 1.0)
+
+        def slowly(*given: object) -> object:
+            for _ in range(4):  # more than the store keeps
+                push(server, keys_of(1), 1.0)
+                server.checkpoint()
+            return make(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(VersionWriter, "make", slowly)
+        assert server.publish(tmp_path / "pub")["kind"] == "base"
+        assert server.publish(tmp_path / "pub", kind="delta")["changed"] == 1
+
+
+def test_an_attempt_that_fails_again_and_again_does_not_cost_the_lineage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hps.publish.version_writer import VersionWriter
+
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        push(server, np.arange(200, dtype=np.uint64), 1.0)
+        server.publish(place)
+        with monkeypatch.context() as patched:
+
+            def fail(*_: object) -> None:
+                raise hps.StoreError(5, "the destination is away")
+
+            patched.setattr(VersionWriter, "make", fail)
+            for _ in range(5):
+                push(server, keys_of(1), 1.0)
+                with pytest.raises(hps.StoreError, match="is away"):
+                    server.publish(place)
+        made = server.publish(place)
+        assert (made["kind"], made["why_base"]) == ("delta", None)
+        assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
+    from hps.train.published_rows import PublishedRows
+
+    place, cache = tmp_path / "pub", tmp_path / "cache"
+    cache.mkdir()
+    many = np.arange(300, dtype=np.uint64)
+    with a_server(tmp_path / "store") as server:
+        push(server, many, 1.0)
+        server.publish(place)
+        with PublishedRows.open(open_destination(place), None, cache, "16MiB"):
+            pass
+        for _ in range(9):
+            push(server, many[:150], 1.0)
+            server.publish(place, keep=1)
+        assert 1 not in listed_versions(open_destination(place))
+        with PublishedRows.open(open_destination(place), None, cache, "16MiB") as rows:
+            assert rows_of(rows.server) == rows_of(server)
+
+
+def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> None:
+    from hps.train.published_rows import PublishedRows
+
+    place, cache = tmp_path / "pub", tmp_path / "cache"
+    cache.mkdir()
+    destination = open_destination(place)
+    with a_server(tmp_path / "store") as server:
+        push(server, np.arange(300, dtype=np.uint64), 1.0)
+        server.publish(place)
+        with (
+            PublishedRows.open(destination, None, cache, "16MiB") as one,
+            PublishedRows.open(destination, None, cache, "16MiB") as other,
+        ):
+            assert one.folder != other.folder and one.folder.exists()
+            assert rows_of(other.server) == rows_of(one.server) == rows_of(server)
+        server.publish(tmp_path / "elsewhere", kind="base")
+        elsewhere = open_destination(tmp_path / "elsewhere")
+        with PublishedRows.open(elsewhere, None, cache, "16MiB"):
+            assert len(list(cache.glob("rows-*"))) == 3  # of two places
