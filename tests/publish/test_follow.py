@@ -317,3 +317,24 @@ def test_flags_that_do_not_go_together_are_named(
     assert "--version is of a published model" in capsys.readouterr().err
     assert main(["publish", store, place, "--every", "1", "--checkpoint", "final"]) == 1
     assert "--every publishes the newest" in capsys.readouterr().err
+
+
+def test_a_base_that_follows_holds_its_own_description(
+    days: Path, batch: hps.Batch, tmp_path: Path
+) -> None:
+    """The versions before it go, with their files."""
+    place, store = tmp_path / "pub", tmp_path / "store"
+    hps.ssd_store.clone(days / "store-1", store)
+    with hps.open(store, read_only=False) as server:
+        (table,) = server.tables
+        model, reader = server.checkpoint_state()
+        keys = np.arange(200, dtype=np.uint64)
+        grads = np.ones((200, server.tables[table].dim), np.float32)
+        kinds = []
+        for _ in range(6):
+            server.push(table, keys, grads)
+            server.checkpoint(model=model, reader=reader)
+            kinds.append(server.publish(place, keep=1)["kind"])
+        assert "base" in kinds[1:] and not (place / "version-00000001.json").exists()
+        with hps.Model.load(place) as served, hps.Model.load(store) as stored:
+            assert torch.equal(served.predict(batch), stored.predict(batch))
