@@ -29,6 +29,7 @@ COMMANDS = {
     "lookup": ("lookup", "the row of a raw value of a log, or of a key"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
+    "serve-model": ("serve_model", "serve a model's scores over gRPC and HTTP"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),
     "verify": ("store_commands", "check every checksum of a store"),
     "checkpoints": ("store_commands", "list or delete checkpoints"),
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(
             f"hps: error: 'hps {command}' needs {error.name}; install it with: "
-            f"pip install 'hps-ctr[train]'",
+            f"pip install 'hps-ctr[{'serve' if command == 'serve-model' else 'train'}]'",
             file=sys.stderr,
         )
         return 1
