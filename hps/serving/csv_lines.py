@@ -51,13 +51,13 @@ class CsvLines:
         # for batch_of to know.
         known = [name for name in self._wanted if name in names]
         text = b"".join(b"%b\n" % line for line in lines)
+        if b'"' in text:  # one that is open at its line's end would take in the next lines
+            _refuse_unclosed(lines, delimiter)
         try:
             table = self._read(text, names, delimiter, dict.fromkeys(known, pa.binary()))
         except pa.ArrowException as error:
-            _refuse_unclosed(lines, delimiter)
             raise invalid(f"these lines are no csv: {error}") from None
         if table.num_rows != len(lines):
-            _refuse_unclosed(lines, delimiter)
             raise invalid(f"{len(lines)} lines are {table.num_rows} rows of csv")
         batch = table.combine_chunks().to_batches()[0]
         for name in self._dense:
@@ -98,7 +98,7 @@ class CsvLines:
                 csv.ConvertOptions(column_types=types, include_columns=list(types)),
             )
         except pa.ArrowException:
-            if found and not ends_in_quote(found[0].text or "", delimiter):
+            if found:
                 bad_row(found[0])
             raise
 

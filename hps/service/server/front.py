@@ -116,6 +116,7 @@ class GrpcFront:
         calls: makes handlers of what calls do.
         admissions, counts, health: of all calls; a front of another protocol may share them.
         address: HOST:PORT, from `start` on.
+        metrics_port: of the figures, from `serve_metrics` on; None: they are not served.
     """
 
     def __init__(self, options: ServerOptions, served: Served, log: LogLines) -> None:
@@ -142,6 +143,7 @@ class GrpcFront:
             limits.requests + _OPEN_LIMITS.requests + _SPARE_THREADS, "hps-call"
         )
         self.address = ""
+        self.metrics_port: int | None = None
 
     def start(self, handlers: dict[str, Handler], open_calls: dict[str, Handler]) -> None:
         """Begins to listen.
@@ -191,7 +193,8 @@ class GrpcFront:
         self._metrics = MetricsServer(
             figures, (host, port), options.tls, identify, self.health.is_serving
         )
-        self._log.info("metrics", address=f"{host}:{self._metrics.port}")
+        self.metrics_port = self._metrics.port
+        self._log.info("metrics", address=f"{host}:{self.metrics_port}")
 
     def reload(self, **others: Callable[[], object]) -> None:
         """Reads tokens and certificates again; those that cannot be read stay as they were.
