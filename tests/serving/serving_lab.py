@@ -87,7 +87,7 @@ def serving(
         server.stop()
 
 
-def stub(channel: grpc.Channel, method: str) -> Any:
+def caller(channel: grpc.Channel, method: str) -> Any:
     """What calls a method of the protocol."""
     replies = {
         one.name: getattr(pb, one.output_type.name)
