@@ -8,7 +8,7 @@ import time
 
 from aiohttp import web
 
-_SECONDS = 10.0  # that a connection has to ask for the first time, its TLS handshake in it
+FIRST_SECONDS = 10.0  # that a connection has to ask for the first time; before it, for TLS
 _PERIOD_SECONDS = 1.0
 
 
@@ -48,9 +48,11 @@ class Connections:
         """Closes those that do not ask, until it is cancelled."""
         while True:
             await asyncio.sleep(_PERIOD_SECONDS)
-            before = time.monotonic() - _SECONDS
+            now = time.monotonic()
             for connection, since in list(self._silent.items()):
-                if since < before:
+                assert isinstance(connection, web.RequestHandler)
+                # Without a transport it is within its handshake, or has gone.
+                seconds = FIRST_SECONDS * (2 if connection.transport is None else 1)
+                if since < now - seconds:
                     del self._silent[connection]
-                    assert isinstance(connection, web.RequestHandler)
                     connection.force_close()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hps.errors import DataError, HpsError
 from hps.serving.lines import Lines
 from hps.serving.refusals import invalid
-from hps.serving.tensors import BYTES, Tensor
+from hps.serving.tensors import BYTES, Tensor, check_text
 from hps.train.model import Model
 from hps.types import Batch, Ids
 
@@ -78,6 +78,9 @@ class Inputs:
         if unknown:
             raise self._no_column(unknown[0])
         self._check_rows(len(next(iter(columns.values()), ())))
+        for name, column in columns.items():
+            for value in column:
+                check_text(name, _items(value))
         return self._model.batch_of(columns)
 
     def _check_rows(self, count: int) -> None:
@@ -219,6 +222,13 @@ def _plain(tensor: Tensor) -> Any:
 
 def _float_of(values: NDArray[Any]) -> Any:
     return np.float32 if values.dtype == np.float16 else values.dtype
+
+
+def _items(value: Any) -> list[Any]:
+    """The texts of a value of JSON, which may be a bag."""
+    if isinstance(value, dict):
+        return [*value]
+    return value if isinstance(value, list) else [value]
 
 
 def _listed(values: Any) -> list[Any]:

@@ -25,7 +25,7 @@ from hps.service.server.auth import Caller
 from hps.service.server.calls import Service
 from hps.service.server.descriptors import room_for_connections
 from hps.service.server.tls import TlsFiles, server_context
-from hps.serving.connections import Connections
+from hps.serving.connections import FIRST_SECONDS, Connections
 from hps.v1.parameter_server_pb2 import ErrorDetail
 
 _STATUS = {
@@ -179,7 +179,10 @@ class RestServer:
         assert runner.server is not None
         connections.server = runner.server
         server = await self._loop.create_server(
-            connections.make, sock=self._listener, ssl=self._context
+            connections.make,
+            sock=self._listener,
+            ssl=self._context,
+            ssl_handshake_timeout=None if self._context is None else FIRST_SECONDS,
         )
         watch = self._loop.create_task(connections.watch())
         is_up.set()

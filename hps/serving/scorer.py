@@ -15,8 +15,8 @@ from hps.common.arrays import as_numpy
 from hps.common.field_checks import require_whole
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError, DataError
-from hps.service.messages.status import not_found
-from hps.service.server.auth import READ, Caller, require_right
+from hps.service.messages.status import Code, Refusal, not_found
+from hps.service.server.auth import READ, Caller
 from hps.serving.batcher import Batcher, BatchOptions
 from hps.serving.figures import ScoreFigures
 from hps.serving.inputs import DENSE, KEYS, LINES, Inputs
@@ -24,6 +24,7 @@ from hps.serving.refusals import invalid
 from hps.serving.tensors import BYTES, Tensor
 from hps.train.model import Model
 from hps.types import Batch
+from hps.v1.parameter_server_pb2 import ErrorDetail
 
 OUTPUT = "probability"
 _NAME = re.compile(r"[\w.\-]{1,64}")
@@ -114,9 +115,14 @@ class Scorer:
             )
 
     def check_caller(self, caller: Caller) -> None:
-        """Refuses one that may not read every table of the model."""
-        for table in self.tables():
-            require_right(caller, table, READ)
+        """Refuses one that may not read every table of the model; names none of them."""
+        if any(caller.right(table) < READ for table in self.tables()):
+            raise Refusal(
+                Code.PERMISSION_DENIED,
+                ErrorDetail.PERMISSION,
+                f"{caller.name!r} lacks the right 'read' on some table of the model, and a score "
+                "tells of all",
+            )
 
     def infer(
         self,
@@ -152,7 +158,10 @@ class Scorer:
             Refusal: no such table.
         """
         if table not in self.model.server.tables:
-            raise not_found(f"there is no table {table[:80]!r}; the model has {self.tables()}")
+            raise not_found(
+                f"the model has no table {table[:80]!r}; its metadata names those that it has, as "
+                "TABLE.keys"
+            )
         for _ in range(_LOOKUP_TRIES):
             version = self.model.version
             rows: Floats = as_numpy(self.model.lookup(table, keys), "rows")

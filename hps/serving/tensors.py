@@ -113,11 +113,22 @@ def of_values(name: str, datatype: str, shape: Sequence[int], values: Sequence[A
             f"{prod(lengths)}"
         )
     if datatype == BYTES:
-        wrong = next((value for value in values if not isinstance(value, str | bytes)), None)
-        if wrong is not None:
-            raise invalid(f"input {name[:80]!r}: {wrong!r} is no text, which BYTES are")
+        for value in values:
+            if not isinstance(value, str | bytes):
+                raise invalid(f"input {name[:80]!r}: {value!r} is no text, which BYTES are")
+        check_text(name, values)
         return Tensor(name, datatype, lengths, list(values))
     return Tensor(name, datatype, lengths, _numbers(name, datatype, values))
+
+
+def check_text(name: str, values: Sequence[Any]) -> None:
+    """Refuses text that JSON can write and UTF-8 cannot: half of a pair of surrogates."""
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise invalid(f"input {name[:80]!r}: {value[:80]!r} is no text of UTF-8") from None
 
 
 def to_raw(values: NDArray[Any]) -> bytes:

@@ -146,7 +146,7 @@ def test_rows_of_keys(models: Models) -> None:
         half = lookup(request(table="features", keys=keys.tobytes(), wire=1), timeout=30)
         assert len(half.rows) == 18
         for wrong, code, says in (
-            (request(table="nix", keys=b""), "NOT_FOUND", "there is no table 'nix'"),
+            (request(table="nix", keys=b""), "NOT_FOUND", "the model has no table 'nix'"),
             (request(table="features", keys=b"123"), "INVALID_ARGUMENT", "keys has 3 bytes"),
             (request(table="features", wire=9), "INVALID_ARGUMENT", "wire=9"),
             (request(table="features", dim=4), "INVALID_ARGUMENT", "has dim 3, not 4"),

@@ -18,6 +18,7 @@ import pytest
 
 import hps
 from tests.serving.conftest import Models
+from tests.serving.logs_of_kinds import KINDS
 from tests.serving.serving_lab import NAME, Local, ask, bytes_input, serving
 
 INFER = f"/v2/models/{NAME}/infer"
@@ -199,7 +200,7 @@ def test_rows_of_keys(models: Models) -> None:
         assert status == 200 and reply["model_version"] == "final"
         assert reply["rows"] == np.asarray(model.lookup("features", keys)).tolist()
         for wrong, code, says in (
-            ({"table": "nix", "keys": [1]}, 404, "there is no table 'nix'"),
+            ({"table": "nix", "keys": [1]}, 404, "the model has no table 'nix'"),
             ({"table": "features"}, 400, 'give {"table"'),
             ({"table": "features", "keys": [1.5]}, 400, "1.5 is no key"),
             ({"table": "features", "keys": [2**64]}, 400, "is no key"),
@@ -281,7 +282,7 @@ def test_a_connection_that_does_not_ask_is_closed(
 ) -> None:
     from hps.serving import connections
 
-    monkeypatch.setattr(connections, "_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "FIRST_SECONDS", 0.2)
     monkeypatch.setattr(connections, "_PERIOD_SECONDS", 0.1)
     _, model = models("criteo")
     with serving(model, limits=hps_limits(connections=2)) as local:
@@ -304,3 +305,52 @@ def test_a_connection_that_does_not_ask_is_closed(
         assert b"200 OK" in kept[0].recv(1000)
         for one in (silent, third, *kept):
             one.close()
+
+
+ODD: list[Any] = [None, True, 0, -1, 7, 2**63, 2**64, -(2**70), 10**400, 0.5, 1e300, 7.0]
+ODD += [
+    "",
+    " ",
+    "7",
+    "007",
+    "x y",
+    "x\n",
+    "x\t",
+    "\0",
+    "é",
+    "\ud800",
+    "#",
+    ":",
+    "1:2",
+    "nan",
+    "1e999",
+]
+ODD += [[], [7], ["7"], [7, "7"], [None], [True], [0.5], [[7]], [["\ud800"]], ["\ud800"], {}]
+ODD += [{"7": 0.5}, {"x": None}, {"7": "x"}, {"\ud800": 1}, [{"7": 1}], [[7, 0.5]], "x" * 70000]
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_odd_values_are_scored_or_refused_and_never_a_fault(models: Models, kind: str) -> None:
+    _, model = models(kind)
+    with serving(model) as local:
+        names = [one.name for one in local.server.scorer.described_inputs()]
+        names = [name for name in names if name != "lines" and not name.endswith(".keys")]
+        known = local.server.scorer.inputs
+        columns = [name for name in names if name in known.features or name in known.dense]
+        plain = {name: [1 if name in known.dense else "1"] for name in columns}
+        if kind == "libsvm, described":
+            plain["ad"] = ["50"]  # one of its own indices
+        scored = 0
+        for name in (columns[0], columns[-1]):
+            for value in ODD:
+                given = {**plain, name: [value]}
+                status, said = local.ask(f"/v1/models/{NAME}:predict", {"inputs": given})
+                assert status in (200, 400), (name, value, said, local.log("internal"))
+                scored += status == 200
+                if status == 400:
+                    assert name in said["error"] or "make no batch" in said["error"], said
+        assert scored > 5
+        if "lines" in [one.name for one in local.server.scorer.described_inputs()]:
+            for value in ODD:
+                status, said = local.infer(bytes_input("lines", [value]))
+                assert status in (200, 400), (value, said, local.log("internal"))
