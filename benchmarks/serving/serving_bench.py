@@ -133,7 +133,7 @@ class Contender:
         method = "/inference.GRPCInferenceService/ModelInfer"
         options = [("grpc.use_local_subchannel_pool", 1)]
         # A connection each, as clients have them.
-        self._stubs = [
+        self._callers = [
             grpc.insecure_channel(addresses[0], options).unary_unary(method) for _ in range(8)
         ]
         host, _, port = addresses[1].rpartition(":")
@@ -143,8 +143,8 @@ class Contender:
     def over_grpc(self, number: int) -> np.ndarray:
         """Scores of a request; each asks on the next connection."""
         self._next += 1
-        stub = self._stubs[self._next % len(self._stubs)]
-        return scores_of_message(stub(self._messages[number], timeout=60))
+        ask = self._callers[self._next % len(self._callers)]
+        return scores_of_message(ask(self._messages[number], timeout=60))
 
     def over_rest(self, number: int) -> np.ndarray:
         """Scores of a request, of one client."""

@@ -81,7 +81,7 @@ class RawLines:
         parser = self._parsed(lines)
         if parser.error is not None:
             _, row, reason = parser.error
-            column = self._guilty(given, row - 1)
+            column = self._guilty(given, row - 1, reason)
             said = reason.decode("ascii", "backslashreplace")
             raise DataError(f"predict, row {row}: {column}{said}")
         return self._lines.batch_of(parser.take(count, 0, count), self._schema, count)
@@ -99,12 +99,14 @@ class RawLines:
         parser.feed(np.frombuffer(text, np.uint8), True)
         return parser
 
-    def _guilty(self, given: Mapping[str, Sequence[Any]], row: int) -> str:
-        """The column whose entry makes a row bad, in words; nothing where none does by itself."""
-        for name, entries in given.items():
-            line = " ".join([self._label, *self._tokens(name, entries[row])])
-            if self._parsed([line]).error is not None:
-                return f"column {name!r}: "
+    def _guilty(self, given: Mapping[str, Sequence[Any]], row: int, reason: bytes) -> str:
+        """The column whose entry makes a row bad, in words; nothing where none does by itself, or
+        a row without any column is bad for the same reason."""
+        tokens = {name: list(self._tokens(name, entries[row])) for name, entries in given.items()}
+        for name, own in {"": [], **tokens}.items():
+            error = self._parsed([" ".join([self._label, *own])]).error
+            if error is not None and error[2] == reason:
+                return f"column {name!r}: " if name else ""
         return ""
 
     def _tokens(self, name: str, entry: Any) -> Iterator[str]:

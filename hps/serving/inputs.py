@@ -214,7 +214,10 @@ def _plain(tensor: Tensor) -> Any:
     elements = list(tensor.elements)
     if elements and isinstance(elements[0], str):
         return elements
+    whole = b"\n".join(elements)
     try:
+        if whole.count(b"\n") == len(elements) - 1:  # one call for all of them
+            return whole.decode().split("\n")
         return [text.decode() for text in elements]
     except UnicodeDecodeError:
         return elements
@@ -277,14 +280,14 @@ def _ids(table: str, keys: Tensor, lengths: NDArray[np.int64], weights: Tensor |
     """Keys that came example by example, feature by feature."""
     flat = np.asarray(keys.elements).view(np.int64)
     rows, features = lengths.shape
+    if weights is None and len(flat) == rows * features and (lengths == 1).all():
+        by_feature = np.ascontiguousarray(flat.reshape(rows, features).T).reshape(-1)
+        return Ids(torch.from_numpy(by_feature), torch.arange(rows * features + 1))
     offsets = np.zeros(rows * features + 1, np.int64)
     np.cumsum(lengths.T.reshape(-1), out=offsets[1:])
-    if len(flat) == rows * features and (lengths == 1).all():
-        order = np.arange(rows * features).reshape(rows, features).T.reshape(-1)
-    else:
-        bags = np.repeat(np.arange(rows * features), lengths.reshape(-1))
-        bags = bags % features * rows + bags // features  # of an example, to one of a feature
-        order = np.argsort(bags, kind="stable")
+    bags = np.repeat(np.arange(rows * features), lengths.reshape(-1))
+    bags = bags % features * rows + bags // features  # of an example, to one of a feature
+    order = np.argsort(bags, kind="stable")
     found = None
     if weights is not None:
         if weights.datatype != "FP32" or len(weights.elements) != len(flat):
