@@ -166,6 +166,7 @@ class RestServer:
         application = web.Application(
             client_max_size=int(limits.message_bytes), middlewares=[_noting(connections)]
         )
+        application.on_response_prepare.append(_without_versions)
         for route in routes:
             application.router.add_route(route.verb, route.path, self._handler(route))
         runner = web.AppRunner(
@@ -300,6 +301,11 @@ def _refused(refusal: Refusal) -> web.Response:
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     return web.json_response({"error": refusal.detail.message}, status=status, headers=headers)
+
+
+async def _without_versions(request: web.Request, response: web.StreamResponse) -> None:
+    """aiohttp would tell its own and Python's."""
+    response.headers["Server"] = "hps"
 
 
 def _noting(connections: Connections) -> Any:

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps.serving.server in this process.
 """
 
 import threading
+import time
 from typing import Any
 
 import grpc
@@ -209,6 +210,8 @@ def test_a_server_that_stops_is_not_ready_first_and_ends_what_is_in_flight(model
         assert code == "UNAVAILABLE" and "the server is stopping" in text
         status, headers, _ = ask(f"{local.url}/v2/models/{NAME}/infer", b"{}")
         assert status == 503 and headers["Retry-After"] == "1"
+        time.sleep(1.5)  # longer than gRPC would wait by itself
+        assert stopping.is_alive()
         held.may_go.set()
         assert len(by_grpc.result().outputs) == 1
         thread.join()

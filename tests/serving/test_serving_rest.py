@@ -77,6 +77,7 @@ def test_bytes_may_follow_the_json_in_both_directions(models: Models) -> None:
         ).encode()
         headers = {"Inference-Header-Content-Length": str(len(head))}
         status, found, body = ask(f"{local.url}{INFER}", head + data, headers=headers)
+        assert found["Server"] == "hps"
         assert status == 200 and found["Content-Type"] == "application/octet-stream"
         length = int(found["Inference-Header-Content-Length"])
         (output,) = json.loads(body[:length])["outputs"]
