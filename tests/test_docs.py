@@ -23,7 +23,13 @@ from tests.logs import write_criteo
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "docs/roadmap.md", "docs/reliability.md"]
-DOCUMENTS += ["docs/service.md", "docs/benchmarks.md", "docs/models.md", "docs/training.md"]
+DOCUMENTS += [
+    "docs/service.md",
+    "docs/serving.md",
+    "docs/benchmarks.md",
+    "docs/models.md",
+    "docs/training.md",
+]
 DOCUMENTS += [
     "docs/life_cycle.md",
     "docs/life_cycle_kept.md",

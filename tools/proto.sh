@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates hps/v1/parameter_server_pb2.py and .pyi from proto/, below the folder $1 or here.
+# Generates hps/v1 and hps/inference (*_pb2.py and .pyi) from proto/, below the folder $1 or here.
 #
 # Code made by protoc 31.1, which this compiler is, runs on protobuf from 6.31.1 through all of 7. A
 # newer compiler's would refuse older runtimes; this one itself wants protobuf 6, so it is pinned
@@ -18,4 +18,5 @@ if [ "$(cat "$compiler/.wanted" 2> /dev/null)" != "$wanted" ]; then
   printf '%s' "$wanted" > "$compiler/.wanted"
 fi
 PYTHONPATH="$compiler" python -m grpc_tools.protoc -I proto \
-  "--python_out=$out" "--pyi_out=$out" hps/v1/parameter_server.proto
+  "--python_out=$out" "--pyi_out=$out" \
+  hps/v1/parameter_server.proto hps/v1/model_server.proto hps/inference/open_inference.proto

@@ -30,6 +30,7 @@ COMMANDS = {
     "publish": ("publish", "publish a store's model for serving, as a base or what changed"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
+    "serve-model": ("serve_model", "serve a model's scores over gRPC and HTTP"),
     "stats": ("store_commands", "rows, sizes and checkpoints of a store"),
     "verify": ("store_commands", "check every checksum of a store"),
     "checkpoints": ("store_commands", "list or delete checkpoints"),
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(
             f"hps: error: 'hps {command}' needs {error.name}; install it with: "
-            f"pip install 'hps-ctr[train]'",
+            f"pip install 'hps-ctr[{'serve' if command == 'serve-model' else 'train'}]'",
             file=sys.stderr,
         )
         return 1

@@ -24,6 +24,7 @@ from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.service.server.server import ServerOptions
+    from hps.service.server.tls import TlsFiles
     from hps.service.shard.location import StoreLocation
 
 _ARENAS = 1  # one heap for all threads: what one frees another takes
@@ -127,19 +128,7 @@ def _location(arguments: argparse.Namespace) -> "StoreLocation":
 def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
     from hps.service.server.limits import ServerLimits
     from hps.service.server.server import ServerOptions
-    from hps.service.server.tls import TlsFiles
 
-    tls = None
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        raise ConfigError("--tls-cert and --tls-key: give both or none")
-    if arguments.tls_cert is not None:
-        tls = TlsFiles(
-            cert=arguments.tls_cert, key=arguments.tls_key, client_ca=arguments.tls_client_ca
-        )
-    elif arguments.tls_client_ca is not None:
-        raise ConfigError(
-            "--tls-client-ca needs --tls-cert: clients show certificates only over TLS"
-        )
     limits = ServerLimits(
         message_bytes=arguments.max_message,
         keys=arguments.max_keys,
@@ -156,12 +145,33 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
     return ServerOptions(
         listen=arguments.listen,
         limits=limits,
-        tls=tls,
+        tls=tls_of(arguments),
         tokens=arguments.tokens,
         allow_insecure=arguments.allow_insecure,
         metrics=arguments.metrics,
         drain_seconds=arguments.drain_seconds,
     )
+
+
+def tls_of(arguments: argparse.Namespace) -> "TlsFiles | None":
+    """The certificate files that were given; None for none.
+
+    Raises:
+        ConfigError: one of them without the other.
+    """
+    from hps.service.server.tls import TlsFiles
+
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key: give both or none")
+    if arguments.tls_cert is not None:
+        return TlsFiles(
+            cert=arguments.tls_cert, key=arguments.tls_key, client_ca=arguments.tls_client_ca
+        )
+    if arguments.tls_client_ca is not None:
+        raise ConfigError(
+            "--tls-client-ca needs --tls-cert: clients show certificates only over TLS"
+        )
+    return None
 
 
 def _add_store_flags(parser: argparse.ArgumentParser) -> None:
@@ -219,12 +229,19 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("address and access").add_argument
-    address = flags.word
-    listen_help = "address of the server; port 0: a free one"
-    metrics_help = "address of the figures for Prometheus; HTTPS with TLS"
-    add("--listen", type=address, default="127.0.0.1:50051", metavar="HOST:PORT", help=listen_help)
-    add("--metrics", type=address, metavar="HOST:PORT", help=metrics_help)
+    group = parser.add_argument_group("address and access")
+    text = "address of the server; port 0: a free one"
+    group.add_argument(
+        "--listen", type=flags.word, default="127.0.0.1:50051", metavar="HOST:PORT", help=text
+    )
+    add_access_flags(group)
+
+
+def add_access_flags(group: flags.Flags) -> None:
+    """Adds the flags of figures, credentials, drain and log, which every server has."""
+    add = group.add_argument
+    text = "address of the figures for Prometheus; HTTPS with TLS"
+    add("--metrics", type=flags.word, metavar="HOST:PORT", help=text)
     add("--tls-cert", type=flags.path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=flags.path, metavar="FILE", help="key of --tls-cert (PEM)")
     add(

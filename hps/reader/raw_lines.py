@@ -71,21 +71,43 @@ class RawLines:
         count = next(iter(sizes.values()), 0)
         lines = []
         for row in range(count):
-            tokens = ["click:0" if self._is_named else "0:1" if self._format == "slots" else "0"]
+            tokens = [self._label]
             for name, entries in given.items():
                 try:
                     tokens += self._tokens(name, entries[row])
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, OverflowError) as error:
                     raise DataError(f"predict, row {row + 1}: column {name!r}: {error}") from None
             lines.append(" ".join(tokens))
+        parser = self._parsed(lines)
+        if parser.error is not None:
+            _, row, reason = parser.error
+            column = self._guilty(given, row - 1, reason)
+            said = reason.decode("ascii", "backslashreplace")
+            raise DataError(f"predict, row {row}: {column}{said}")
+        return self._lines.batch_of(parser.take(count, 0, count), self._schema, count)
+
+    @property
+    def _label(self) -> str:
+        """What a line begins with."""
+        return "click:0" if self._is_named else "0:1" if self._format == "slots" else "0"
+
+    def _parsed(self, lines: Sequence[str]) -> _C.TextParser:
+        """A parser that has read lines."""
         parser = _C.TextParser(self._native, _C.ThreadPool(1))
         parser.start_file(0, 0, 0)
         text = encode_name("".join(f"{line}\n" for line in lines))
         parser.feed(np.frombuffer(text, np.uint8), True)
-        if parser.error is not None:
-            _, row, reason = parser.error
-            raise DataError(f"predict, row {row}: {reason.decode('ascii', 'backslashreplace')}")
-        return self._lines.batch_of(parser.take(count, 0, count), self._schema, count)
+        return parser
+
+    def _guilty(self, given: Mapping[str, Sequence[Any]], row: int, reason: bytes) -> str:
+        """The column whose entry makes a row bad, in words; nothing where none does by itself, or
+        a row without any column is bad for the same reason."""
+        tokens = {name: list(self._tokens(name, entries[row])) for name, entries in given.items()}
+        for name, own in {"": [], **tokens}.items():
+            error = self._parsed([" ".join([self._label, *own])]).error
+            if error is not None and error[2] == reason:
+                return f"column {name!r}: " if name else ""
+        return ""
 
     def _tokens(self, name: str, entry: Any) -> Iterator[str]:
         """The tokens of a column's entry.

@@ -275,6 +275,21 @@ class Model:
         """Table -> names of its features, in the order of a batch."""
         return {table: list(names) for table, names in self.recipe.features.items()}
 
+    @property
+    def version(self) -> str:
+        """What it scores with: of a store the checkpoint's tag, or else its id."""
+        return "newest" if self.checkpoint is None else str(self.checkpoint)
+
+    def predict_with_version(
+        self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"
+    ) -> tuple[torch.Tensor, str]:
+        """What `predict` gives, and the version of all its rows and weights."""
+        return self.predict(batch), self.version
+
+    def batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
+        """The batch that `predict` makes of raw columns; the same errors."""
+        return self._batch_of(given)
+
     def predict(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> torch.Tensor:
         """Probability of a click for each example, float32 [B] on the host.
 

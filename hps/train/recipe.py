@@ -20,6 +20,7 @@ from hps.models import MODELS, ClickModel, class_of
 from hps.models.kinds import require_kind
 from hps.models.own import blamed_on_file
 from hps.models.sequences import require_sequences
+from hps.reader.batch_source import BatchSource
 from hps.reader.config import LOG1P, NO_TRANSFORM, ReaderConfig
 from hps.reader.files import Batches
 from hps.reader.open import open_reader
@@ -45,6 +46,7 @@ _FLAGS = {
 }
 READING = tuple(_FLAGS)
 ZEROS = "leading_zeros"
+HEADER = "header"
 # Of the log that is trained on alone: of others all examples are read.
 _OF_TRAINING = ("negative_rate",)
 # What a log that is only measured or scored may have otherwise: the model gets neither.
@@ -77,7 +79,8 @@ class ModelRecipe:
         hidden: widths of the deep part.
         dropout: of the deep part.
         reader: fields of `ReaderConfig`, `shared_vocabulary`, and of csv `leading_zeros`: features
-            some of whose values look like whole numbers that begin with 0. What earlier versions
+            some of whose values look like whole numbers that begin with 0; and `header`: names of
+            the log's columns in their order, and its delimiter. What earlier versions
             did not store is as they had it: keys that are numbers as they are (but for criteo), and
             of criteo's integers missing, 0 and below read as 0; all negatives.
         transform: what becomes of the log's columns before the model sees them, as
@@ -207,7 +210,7 @@ class ModelRecipe:
     def reader_config(self) -> ReaderConfig:
         """How another log of the same columns is read: the features are named, so that nothing
         need be ignored, and no negative is left out."""
-        left_out = ("ignore", "shared_vocabulary", ZEROS, *_OF_TRAINING)
+        left_out = ("ignore", "shared_vocabulary", ZEROS, HEADER, *_OF_TRAINING)
         fields = {**self.reader, **self.reading()}
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
 
@@ -215,6 +218,14 @@ class ModelRecipe:
     def leading_zeros(self) -> list[str]:
         """Of csv the features whose values are text, and no whole numbers, however they look."""
         return list(self.reader.get(ZEROS, ()))
+
+    def csv_header(self) -> tuple[list[str] | None, str]:
+        """Of csv the columns of the log's first file, in its order, and the delimiter; None where
+        an earlier version stored neither."""
+        header = self.reader.get(HEADER)
+        if header is None:
+            return None, ","
+        return list(header["columns"]), str(header["delimiter"])
 
     def as_before(self, stored: "ModelRecipe") -> "ModelRecipe":
         """With what only logs of before have shown."""
@@ -401,7 +412,20 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         **({} if config.fields is None else {"fields": dict(config.fields)}),
         **({} if config.slot_layout is None else {"slot_layout": config.slot_layout}),
         **({ZEROS: reader.leading_zeros} if reader.leading_zeros else {}),
+        **_header_of(reader),
     }
+
+
+def _header_of(reader: Reader) -> Json:
+    """Of a csv file its columns, which lines that are scored one by one do not name."""
+    path = reader.paths[0]
+    if reader.config.format != "csv" or isinstance(path, BatchSource):
+        return {}
+    from hps.reader.csv_files import told_delimiter  # pyarrow takes its time to import
+
+    columns = [use.name for use in reader.raw_columns]
+    delimiter = reader.config.delimiter or told_delimiter(path)
+    return {HEADER: {"columns": columns, "delimiter": delimiter}}
 
 
 def _ignored(asked: Sequence[str], read: Sequence[str]) -> list[str]:

@@ -183,7 +183,7 @@ def test_raw_columns_of_libsvm(tmp_path: Path) -> None:
         for wrong, why in (
             ({"user": [100]}, "row 1: column 'user': index 100 is one of field 'item'"),
             ({"user": [[3, 99999]]}, "index 99999 is one of no field"),
-            ({"user": [-1]}, "row 1: key '-1' is not a whole number"),
+            ({"user": [-1]}, "row 1: column 'user': key '-1' is not a whole number"),
             ({"user": [2**64]}, f"index {2**64} is one of no field"),
             ({"user": [1.0]}, "column 'user': 1.0 is a float; give a whole number"),
             ({"user": [True]}, "True is no key"),
@@ -198,7 +198,10 @@ def test_raw_columns_of_libsvm(tmp_path: Path) -> None:
             ({"user": [{3: "1"}]}, "'1' is no number"),
             ({"age": ["1"]}, "column 'age': '1' is no number"),
             ({"age": [True]}, "column 'age': True is no number"),
-            ({"age": [[(500, 1), (500, 2)]]}, "row 1: index 500 is there twice; it is dense"),
+            (
+                {"age": [[(500, 1), (500, 2)]]},
+                "row 1: column 'age': index 500 is there twice; it is dense",
+            ),
             ({"age": [[500]]}, "500 has no value"),
             ({"more": [3.0]}, "a dense field of several indices; give a mapping"),
         ):

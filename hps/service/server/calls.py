@@ -1,6 +1,6 @@
 """Every call's way in and out: who calls, admission, deadline, the handler, the status, the counts.
 
-Above it: server.py hands gRPC the handlers that are made here. Below it: admission.py, watchdog.py,
+Above it: front.py hands gRPC the handlers that are made here. Below it: admission.py, watchdog.py,
 the handlers of row_handlers.py and store_handlers.py.
 
 gRPC is told that all requests are streams: then a handler runs before the request is read, and a

@@ -1,6 +1,6 @@
 """File descriptors: enough of them for connections and for the store's files, side by side.
 
-Above it: `hps serve`, server.py. Below it: the system's limit of the process.
+Above it: `hps serve`, front.py. Below it: the system's limit of the process.
 """
 
 import resource

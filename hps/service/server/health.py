@@ -1,6 +1,6 @@
 """The public services health checking (grpc.health.v1) and reflection, open to every caller.
 
-Above it: server.py; probes, grpcurl. Below it: calls.py, which ends what stalls. They tell
+Above it: front.py; probes, grpcurl. Below it: calls.py, which ends what stalls. They tell
 whether the server is serving and what its messages look like, nothing of what it holds.
 """
 

@@ -51,7 +51,7 @@ class ServerCollector:
     def collect(self, caller: Caller) -> Iterator[Metric]:
         """The families, in the order in which docs/service.md lists them; tables that the caller
         may not read are left out."""
-        yield from _calls(self._counts.snapshot())
+        yield from call_families(self._counts.snapshot())
         for name, value in self._admissions.in_flight().items():
             yield GaugeMetricFamily(f"hps_in_flight_{name}", f"{name} in flight now", value)
         try:
@@ -62,7 +62,7 @@ class ServerCollector:
             figures = {"service": {"failure": str(error)}}
         tables = figures.get("tables", {}).items()
         figures["tables"] = {name: part for name, part in tables if caller.right(name)}
-        yield from _tiers(figures)
+        yield from tier_families(figures)
         yield from _log(figures.get("service", {}))
 
 
@@ -77,7 +77,8 @@ class _View(Collector):
         return self._figures.collect(self._caller)
 
 
-def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
+def call_families(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
+    """Calls by method and status, their bytes and seconds."""
     calls = CounterMetricFamily(
         "hps_calls",
         "Calls that have ended, and messages of push streams",
@@ -101,7 +102,8 @@ def _calls(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
     yield from (calls, received, sent, seconds)
 
 
-def _tiers(figures: Json) -> Iterator[Metric]:
+def tier_families(figures: Json) -> Iterator[Metric]:
+    """Hits, misses, rows and bytes of each tier of `stats()`, and the rows of its tables."""
     tiers = {name: figures[name] for name in _TIERS if name in figures}
     for name in _TIER_COUNTERS:
         family = CounterMetricFamily(f"hps_tier_{name}", f"{name} of rows", labels=("tier",))

@@ -1,30 +1,38 @@
 """MetricsServer: the figures over HTTP, or HTTPS with the server's files, for who may see them; and
 whether the server is serving, for everyone.
 
-Above it: server.py, where --metrics is given. Below it: http_server.py, metrics.py, tls.py.
+Above it: front.py, where --metrics is given. Below it: http_server.py, tls.py.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from hps.errors import ConfigError
 from hps.service.messages.status import Refusal
 from hps.service.server.auth import Caller
 from hps.service.server.http_server import HttpReply, HttpServer
-from hps.service.server.metrics import ServerCollector
 from hps.service.server.tls import TlsFiles, server_context
 
 _PATH = "/metrics"
 _HEALTH_PATH = "/healthz"
 
 
+class Figures(Protocol):
+    """What is shown."""
+
+    def seen_by(self, caller: Caller) -> Collector:
+        """The figures as one caller sees them."""
+
+
 class MetricsServer:
     """Serves the figures from the moment it is made until `stop`.
 
     Args:
-        collector: of the figures.
-        host, port: where; port 0 takes a free one.
+        figures: what is shown.
+        address: host and port; port 0 takes a free one.
         tls: None serves in the clear.
         identify: given the `authorization` header, the caller; raises a Refusal for whom it does
             not let in.
@@ -36,20 +44,20 @@ class MetricsServer:
 
     def __init__(
         self,
-        collector: ServerCollector,
-        host: str,
-        port: int,
+        figures: Figures,
+        address: tuple[str, int],
         tls: TlsFiles | None,
         identify: Callable[[str | None], Caller],
         is_serving: Callable[[], bool],
     ) -> None:
-        self._collector = collector
+        self._figures = figures
         self._tls = tls
         self._identify = identify
         self._is_serving = is_serving
         try:
-            self._http = HttpServer((host, port), self._answer)
+            self._http = HttpServer(address, self._answer)
         except OSError as error:
+            host, port = address
             raise ConfigError(f"--metrics {host}:{port}: {error.strerror or error}") from error
         self.port = self._http.port
         try:
@@ -84,5 +92,5 @@ class MetricsServer:
         except Refusal as refusal:
             return HttpReply(401, f"{refusal}\n".encode(), headers={"WWW-Authenticate": "Bearer"})
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._collector.seen_by(caller))
+        registry.register(self._figures.seen_by(caller))
         return HttpReply(200, generate_latest(registry), CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
 """TLS of the server: its certificate files, as gRPC takes them and as Python does.
 
-Above it: server.py, metrics_http.py. Below it: the files; they are read again on reload(), so that
+Above it: front.py, metrics_http.py. Below it: the files; they are read again on reload(), so that
 a renewed certificate serves new connections without a restart.
 """
 

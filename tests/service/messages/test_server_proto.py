@@ -16,19 +16,21 @@ PROTO = ROOT / "proto" / "hps" / "v1" / "parameter_server.proto"
 
 
 def test_generating_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
         [ROOT / "tools" / "proto.sh", tmp_path],
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": search},
         capture_output=True,
         text=True,
     )
     if ran.returncode and not (ROOT / "build" / "proto-compiler" / ".wanted").exists():
         pytest.skip("the compiler of proto/ cannot be installed here")
     assert ran.returncode == 0, ran.stderr
-    for name in ("parameter_server_pb2.py", "parameter_server_pb2.pyi"):
-        new = (tmp_path / "hps" / "v1" / name).read_text()
-        assert new == (ROOT / "hps" / "v1" / name).read_text(), "run make proto"
+    kept = sorted((ROOT / "hps").glob("*/*_pb2.py*"))
+    assert len(kept) == 6
+    for path in kept:
+        new = (tmp_path / path.relative_to(ROOT)).read_text()
+        assert new == path.read_text(), "run make proto"
 
 
 def test_arrays_of_a_message_have_its_highest_numbers() -> None:

@@ -55,7 +55,7 @@ def wait_for(is_true: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def is_empty(local: Local) -> bool:
-    flight = local.server._admissions.in_flight()
+    flight = local.server.front.admissions.in_flight()
     return not any(flight.values())
 
 
@@ -188,7 +188,7 @@ def test_a_push_whose_deadline_passed_while_it_queued_takes_no_effect(
 ) -> None:
     local.channel.call("Pull", pull([1]))
     go_on = threading.Event()
-    threads = local.server._threads
+    threads = local.server.front.threads
     for _ in range(threads._max_workers):
         threads.submit(go_on.wait, 20)
     late = local.channel.start("Push", push(1, [1]), timeout=0.2)
@@ -242,7 +242,7 @@ def test_a_cancelled_call_leaves_nothing(local: Local, shard: FakeShard) -> None
     call = local.channel.start("Pull", pull([1]))
     assert entered.wait(60)
     call.cancel()
-    flight = local.server._admissions.in_flight()
+    flight = local.server.front.admissions.in_flight()
     assert flight["requests"] == 1 and flight["bytes"] > 0  # its memory is still held
     go_on.set()
     wait_for(lambda: is_empty(local))

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import hps
-from hps.service.server import server as server_module
+from hps.service.server import front
 from hps.service.server.descriptors import raise_descriptor_limit, room_for_connections
 from hps.service.server.limits import ServerLimits
 from tests.service.client.fake_shard import FakeShard
@@ -28,7 +28,7 @@ __all__ = ["certificates"]  # a fixture
 def test_connections_beyond_the_limit_are_closed_and_silent_ones_after_their_time(
     certificates: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
 ) -> None:
-    monkeypatch.setattr(server_module, "_HANDSHAKE_MS", 1000)
+    monkeypatch.setattr(front, "_HANDSHAKE_MS", 1000)
     options = {"tls": server_files(certificates)} if has_tls else {}
     limits = ServerLimits(connections=8)
     with serving(FakeShard(), limits=limits, **options) as local, ExitStack() as stack:

@@ -70,7 +70,7 @@ def test_a_drain_lets_calls_in_flight_end_and_refuses_new_ones() -> None:
         stop = threading.Thread(target=local.server.stop)
         stop.start()
         wait_for(lambda: "NOT_SERVING" in health(local))
-        wait_for(local.server._admissions.is_draining)
+        wait_for(local.server.front.admissions.is_draining)
         refused = local.channel.refusal("Pull", pull([1]))
         assert (refused.code, refused.kind) == ("UNAVAILABLE", "DRAINING")
         assert refused.detail.retry_after_ms > 0 and not held.done()
@@ -90,7 +90,7 @@ def test_a_drain_ends_streams_that_stand_still() -> None:
     with serving(FakeShard()) as local:
         replies = local.channel.stream("PushStream", idle())
         assert next(replies).sequence == 1
-        watches = local.server._watchdog._watches
+        watches = local.server.front.watchdog._watches
         wait_for(lambda: any(watch.is_idle for watch in list(watches)))
         assert local.server.stop()
         with pytest.raises(grpc.RpcError) as caught:

@@ -139,7 +139,9 @@ def test_a_reply_that_nobody_reads_is_held_no_longer_than_the_deadline() -> None
         unread = method(iter([request.SerializeToString()]))
         wait_for(lambda: local.log("call"))
         assert local.log("call")[0]["status"] == "OK"
-        assert local.server._admissions.in_flight()["bytes"] > 4 * 2**20  # the reply lies there
+        assert (
+            local.server.front.admissions.in_flight()["bytes"] > 4 * 2**20
+        )  # the reply lies there
         wait_for(lambda: is_empty(local))
         unread.cancel()
 

@@ -76,7 +76,7 @@ def test_healthz_says_without_a_token_whether_the_server_is_serving(tokens: Path
         shard.is_dead = True
         assert look(local, path="/healthz") == (503, "not serving\n")
         shard.is_dead = False
-        local.server._health.stop()  # as the server does first when it drains
+        local.server.front.health.stop()  # as the server does first when it drains
         assert look(local, path="/healthz") == (503, "not serving\n")
 
 

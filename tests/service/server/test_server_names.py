@@ -75,7 +75,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         for name in NAMES:
             made.shards[0].checkpoint(f"of-{NAMES.index(name)}")
         channel = Channel(made.addresses[0])
-        yield Lab(made, channel, made.servers[0]._metrics.port)
+        yield Lab(made, channel, made.servers[0].front.metrics_port)
         channel.close()
 
 

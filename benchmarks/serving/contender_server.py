@@ -1,0 +1,73 @@
+"""A server process of the benchmark: the same front over hps.Model, or over a plain torch model.
+
+    python -m benchmarks.serving.contender_server STORE hps|torch THREADS
+
+Above it: serving_bench.py, which starts it. Below it: hps.serving; benchmarks/scoring/requests.py,
+whose torch model has the same weights in an nn.Embedding. It prints both addresses, and serves
+until its standard input ends. A request to the torch one holds ids in the place of keys.
+"""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.scoring.requests import TorchModel
+from benchmarks.serving.filled_store import DRAM, KEYS_FILE
+from hps.service.server.front import ServerOptions
+from hps.service.server.log_lines import LogLines
+from hps.serving.scorer import ScoringOptions
+from hps.serving.server import ModelServer, ModelServerOptions
+from hps.train.model import Model
+from hps.types import Batch
+
+NAME = "bench"
+
+
+class TorchScores:
+    """What a server needs of a model, of which torch makes the scores.
+
+    Args:
+        model: of hps, whose weights it gets.
+        keys: int64 [N]; an id is a place among them.
+    """
+
+    def __init__(self, model: Model, keys: torch.Tensor) -> None:
+        self._model = model
+        (self._table,) = model.features
+        self._num_features = len(model.features[self._table])
+        self.peer = TorchModel(model, keys).eval()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def predict_with_version(self, batch: Batch) -> tuple[torch.Tensor, str]:
+        """Of ids in the place of keys."""
+        ids = batch.features[self._table].keys_L.reshape(self._num_features, -1).T
+        with torch.inference_mode():
+            return self.peer(ids, batch.dense), self._model.version
+
+
+def main(store: str, kind: str, threads: str) -> None:
+    """Serves until standard input ends."""
+    torch.set_num_threads(int(threads))
+    keys = torch.load(Path(store) / KEYS_FILE, weights_only=True)
+    with Model.load(Path(store) / "store", dram=DRAM) as model:
+        scores: Any = model if kind == "hps" else TorchScores(model, keys)
+        if kind == "hps":
+            model.lookup(next(iter(model.features)), keys.numpy())  # all rows into memory
+        options = ModelServerOptions(
+            front=ServerOptions(listen="127.0.0.1:0"),
+            scoring=ScoringOptions(name=NAME),
+            http="127.0.0.1:0",
+        )
+        server = ModelServer(scores, options, LogLines(io.StringIO()))
+        print(server.address, server.http_address, flush=True)
+        sys.stdin.read()
+        server.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,83 @@
+"""`hps serve-model` as a process: its start, its end, its name among the commands.
+
+Above it: pytest. Below it: hps.cli.serve_model over a real store.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hps
+from hps.cli.main import main
+from tests.serving.logs_of_kinds import Trained
+from tests.serving.serving_lab import NAME, ask, bytes_input, predicted, process
+
+
+def test_it_serves_until_sigterm_and_ends_what_is_in_flight(
+    stores: Callable[[str], Trained], tmp_path: Path
+) -> None:
+    made = stores("criteo")
+    expected = predicted(made.store, made.log, tmp_path / "scores.npy")
+    flags = ("--max-delay-ms", "2000", "--metrics", "127.0.0.1:0", "--drain-seconds", "20")
+    with process(made.store, *flags) as server:
+        body = json.dumps({"inputs": [bytes_input("lines", made.lines())]}).encode()
+        url = f"http://{server.http}/v2/models/{NAME}/infer"
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(ask(url, body)))
+        thread.start()
+        metrics = next(line["address"] for line in server.log() if line["event"] == "metrics")
+        while b"hps_in_flight_requests 1.0" not in ask(f"http://{metrics}/metrics")[2]:
+            pass
+        assert server.stop() == 0
+        thread.join()
+        status, _, reply = found[0]
+        assert status == 200 and json.loads(reply)["outputs"][0]["data"] == expected
+        events = [line["event"] for line in server.log()]
+        assert events[-2:] == ["draining", "stopped"]
+        (listening,) = (line for line in server.log() if line["event"] == "listening")
+        assert (listening["name"], listening["version"]) == (NAME, "final")
+        assert listening["address"] == server.address and listening["http"] == server.http
+        assert server.log()[-1]["calls_cancelled"] is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--checkpoint", "nix"], "nix"),
+        (["--http", "0.0.0.0:0"], "--http 0.0.0.0: other machines can reach it"),
+        (["--tls-cert", "x"], "--tls-cert and --tls-key: give both or none"),
+        (["--name", "a b"], "--name 'a b': the name of a model is"),
+        (["--device", "cpu"], "give its budget (--gpu) too"),
+    ],
+)
+def test_what_cannot_work_is_said_at_the_start(
+    stores: Callable[[str], Trained],
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    says: str,
+) -> None:
+    store = str(stores("criteo").store)
+    arguments = ["serve-model", store, "--listen", "127.0.0.1:0", "--dram", "8MiB", *flags]
+    assert main(arguments) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_the_version_of_a_store_is_its_checkpoints_tag_or_else_its_id(
+    stores: Callable[[str], Trained],
+) -> None:
+    made = stores("libsvm")
+    with hps.open(made.store, read_only=False) as server:
+        state, position = server.checkpoint_state()
+        server.checkpoint(model=state, reader=position)
+        newest = server.checkpoints()[-1]["id"]
+    with hps.Model.load(made.store, "final", dram="8MiB") as model:
+        assert model.version == "final"
+        (batch,) = model.open_reader([made.log], batch_size=4096)
+        scores, version = model.predict_with_version(batch)
+        assert version == "final" and scores.tolist() == model.predict(batch).tolist()
+    with hps.Model.load(made.store, newest, dram="8MiB") as model:
+        assert model.version == str(newest)
