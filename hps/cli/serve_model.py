@@ -14,9 +14,11 @@ from hps.cli import flags
 from hps.cli.model_flags import gpu_of
 from hps.cli.output import checkpoint_name
 from hps.cli.serve import add_access_flags, tls_of
+from hps.common.url_text import is_url
 
 if TYPE_CHECKING:
     from hps.serving.server import ModelServerOptions
+    from hps.train.model import LoadOptions
 
 _ARENAS = 1  # one heap for all threads: what one frees another takes
 
@@ -45,14 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     keep_freed_memory(arenas=_ARENAS)
     raise_descriptor_limit()
-    gpu = gpu_of(arguments)
     options = _options(arguments)
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     from hps.serving.server import ModelServer
     from hps.train.model import Model  # torch takes its time to import
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    with Model.load(arguments.model, arguments.checkpoint, dram=arguments.dram, gpu=gpu) as model:
+    with Model.load(arguments.model, arguments.checkpoint, **_loading(arguments)) as model:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _: signals.put(number))
         server = ModelServer(model, options, log)
@@ -72,6 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
         has_ended = server.stop()
     log.info("stopped", calls_cancelled=not has_ended)
     return 0
+
+
+def _loading(arguments: argparse.Namespace) -> "LoadOptions":
+    """How the model is loaded; a published one is followed unless a version is named."""
+    from hps.train.model import is_published
+
+    loading: LoadOptions = {"dram": arguments.dram, "gpu": gpu_of(arguments)}
+    given = {name: getattr(arguments, name) for name in ("version", "cache_dir", "poll_seconds")}
+    for name, value in given.items():
+        if value is not None:
+            loading[name] = value  # type: ignore[literal-required]
+    if is_published(arguments.model):
+        loading["follow"] = arguments.version is None
+    return loading
 
 
 def _options(arguments: argparse.Namespace) -> "ModelServerOptions":
@@ -102,7 +117,7 @@ def _options(arguments: argparse.Namespace) -> "ModelServerOptions":
             drain_seconds=arguments.drain_seconds,
         ),
         scoring=ScoringOptions(
-            name=arguments.name or Path(arguments.model).resolve().name,
+            name=arguments.name or _name_of(arguments.model),
             max_rows=arguments.max_rows,
             batch=BatchOptions(
                 max_batch=arguments.max_batch,
@@ -115,9 +130,22 @@ def _options(arguments: argparse.Namespace) -> "ModelServerOptions":
     )
 
 
+def _name_of(model: str) -> str:
+    """The last part of its place."""
+    if is_url(model):
+        return model.partition("://")[2].rstrip("/").rsplit("/", 1)[-1]
+    return Path(model).resolve().name
+
+
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
-    add("model", type=flags.path, metavar="STORE", help="folder of the store")
+    add(
+        "model",
+        type=flags.word,
+        metavar="STORE|URL",
+        help="folder of the store; or the folder or URL that 'hps publish' writes to, whose newest "
+        "version is followed",
+    )
     add(
         "--name",
         type=flags.word,
@@ -130,6 +158,25 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=checkpoint_name,
         metavar="TAG",
         help="tag of the checkpoint, or its id as id:N; if not given, the newest with a model",
+    )
+    add(
+        "--version",
+        type=flags.whole(1),
+        metavar="N",
+        help="of a published model: this version, and no newer one",
+    )
+    add(
+        "--cache-dir",
+        type=flags.path,
+        metavar="DIR",
+        help="of a published model: folder for local copies of its rows, from which another "
+        "process begins; if not given, a temporary one",
+    )
+    add(
+        "--poll-seconds",
+        type=flags.number(above=0),
+        metavar="SECONDS",
+        help="of a published model: between two looks for a newer version; 1 if not given",
     )
     add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")

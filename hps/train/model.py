@@ -128,10 +128,7 @@ class Model:
         """Rows, and the module that goes with them; it cannot fail."""
         name = loaded.checkpoint
         self.checkpoint = name
-        if name is None:
-            self.version = "newest"
-        else:  # a version, or a checkpoint by its tag or id
-            self.version = text_of(name) if self._follower is None else str(name)
+        self.version = "newest" if name is None else str(name)
         self.server, self.recipe, self.module = loaded.server, loaded.recipe, loaded.module
         self._transform = loaded.transform
         self._is_of_lines = loaded.is_of_lines
@@ -159,17 +156,17 @@ class Model:
                 own whose file is not where the checkpoint says, or has changed.
             StoreError, CorruptionError: it cannot be read.
         """
-        if _is_published(store):
+        if is_published(store):
             if tag is not None:
                 raise ConfigError(
                     f"{store}: versions are published here, which have numbers and no tags; name "
                     "one by version="
                 )
             return cls._published(store, options)
-        if any(options.get(name) for name in ("version", "follow", "cache_dir")):
+        if any(options.get(name) for name in ("version", "follow", "cache_dir", "poll_seconds")):
             raise ConfigError(
-                f"{store}: version, follow and cache_dir are of published models, and this is no "
-                "place where one is published; `hps publish` writes there"
+                f"{store}: version, follow, cache_dir and poll_seconds are of published models, "
+                "and this is no place where one is published; `hps publish` writes there"
             )
         name = _named(store, tag)
         with ExitStack() as held:
@@ -274,17 +271,6 @@ class Model:
     def features(self) -> dict[str, list[str]]:
         """Table -> names of its features, in the order of a batch."""
         return {table: list(names) for table, names in self.recipe.features.items()}
-
-    @property
-    def version(self) -> str:
-        """What it scores with: of a store the checkpoint's tag, or else its id."""
-        return "newest" if self.checkpoint is None else str(self.checkpoint)
-
-    def predict_with_version(
-        self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"
-    ) -> tuple[torch.Tensor, str]:
-        """What `predict` gives, and the version of all its rows and weights."""
-        return self.predict(batch), self.version
 
     def batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         """The batch that `predict` makes of raw columns; the same errors."""
@@ -548,7 +534,7 @@ def _not_columns(given: object) -> ConfigError:
     )
 
 
-def _is_published(store: str | Path) -> bool:
+def is_published(store: str | Path) -> bool:
     """True of a URL, and of a folder that holds versions and no store."""
     if is_url(str(store)):
         return True

@@ -5,10 +5,12 @@ Above it: pytest. Below it: hps.cli.serve_model over a real store.
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hps
@@ -81,3 +83,41 @@ def test_the_version_of_a_store_is_its_checkpoints_tag_or_else_its_id(
         assert version == "final" and scores.tolist() == model.predict(batch).tolist()
     with hps.Model.load(made.store, newest, dram="8MiB") as model:
         assert model.version == str(newest)
+
+
+def test_a_published_model_is_followed_version_by_version(
+    stores: Callable[[str], Trained], tmp_path: Path
+) -> None:
+    made, place = stores("criteo"), tmp_path / NAME
+    store = tmp_path / "store"
+    hps.ssd_store.clone(made.store, store)
+    body = json.dumps({"inputs": [bytes_input("lines", made.lines())]}).encode()
+    with hps.open(store, read_only=False) as server:
+        server.publish(place)
+        with process(place, "--poll-seconds", "0.02") as serving:
+            url = f"http://{serving.http}/v2/models/{NAME}"
+            for number in (1, 2, 3):
+                if number > 1:
+                    (table,) = server.tables
+                    keys = np.concatenate([keys for keys, _ in server.items(table)])
+                    grads = np.full((len(keys), server.tables[table].dim), 0.1 * number, np.float32)
+                    model, reader = server.checkpoint_state()
+                    server.push(table, keys, grads)
+                    server.checkpoint(model=model, reader=reader)
+                    server.publish(place)
+                deadline = time.monotonic() + 60
+                reply = json.loads(ask(f"{url}/infer", body)[2])
+                while reply["model_version"] != str(number):
+                    assert time.monotonic() < deadline, "the version did not come within 60 s"
+                    reply = json.loads(ask(f"{url}/infer", body)[2])
+                expected = predicted(store, made.log, tmp_path / "scores.npy")
+                assert reply["outputs"][0]["data"] == expected
+            assert serving.stop() == 0
+
+
+def test_what_is_of_published_models_alone_is_said(
+    stores: Callable[[str], Trained], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(stores("criteo").store)
+    assert main(["serve-model", store, "--listen", "127.0.0.1:0", "--version", "3"]) == 1
+    assert "are of published models" in capsys.readouterr().err
