@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,10 @@ def test_a_damaged_version_is_told_and_the_one_before_goes_on(
         assert torch.equal(model.predict(batch), expected["2"])
 
 
+def is_told(model: hps.Model, text: str) -> bool:
+    return text in str(model.following()["error"])
+
+
 def test_a_version_whose_model_is_of_no_use_is_told_and_the_one_before_goes_on(
     days: Path, batch: hps.Batch, tmp_path: Path
 ) -> None:
@@ -174,7 +179,7 @@ def test_a_version_whose_model_is_of_no_use_is_told_and_the_one_before_goes_on(
                 server.push(table, np.array([10**9], np.uint64), nothing)
                 server.checkpoint(model=wrong)
                 server.publish(place)
-                wait_for(lambda told=told: told in str(served.following()["error"]))  # type: ignore[misc]
+                wait_for(partial(is_told, served, told))
                 scores, version = served.predict_with_version(batch)
                 assert version == "1" and torch.equal(scores, expected)
             server.checkpoint(model=model, reader=reader)
