@@ -206,6 +206,7 @@ class TwinSsdStore:
             {
                 "tag": checkpoint.tag,
                 "id": checkpoint.id,
+                "created": float(checkpoint.id),  # in order, as times are
                 "rows": sum(map(len, checkpoint.tables.values())),
                 "bytes": 0,
                 "current": checkpoint is self.disk.checkpoints[-1],
