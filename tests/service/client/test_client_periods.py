@@ -56,7 +56,7 @@ def serve_again(servers: Service, number: int) -> None:
     servers.servers[number] = Server(
         servers.shards[number],
         ServerOptions(listen=address, drain_seconds=0.1),
-        servers.servers[number]._log,
+        servers.servers[number].front._log,
     )
 
 
