@@ -9,7 +9,7 @@ import queue
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hps.cli import flags
 from hps.config import (
@@ -23,6 +23,7 @@ from hps.config import (
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hps.service.server.log_lines import LogLines
     from hps.service.server.server import ServerOptions
     from hps.service.server.tls import TlsFiles
     from hps.service.shard.location import StoreLocation
@@ -77,9 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for table in tables:
             shard.create_table(table)
-        signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, _: signals.put(number))
+        signals = take_signals()
         server = Server(shard, options, log)
     except BaseException:
         shard.close(checkpoint=False)
@@ -91,13 +90,38 @@ def run(arguments: argparse.Namespace) -> int:
         shard=f"{shard.index}/{shard.count}",
     )
     print(f"listening on {server.address}", flush=True)
-    while signals.get() == signal.SIGHUP:
-        server.reload()
-    log.info("draining", seconds=options.drain_seconds)
-    has_ended = server.stop()
+    has_ended = serve_until_told(server, signals, log, options.drain_seconds)
     shard.close(checkpoint=True)
     log.info("stopped", calls_cancelled=not has_ended)
     return 0
+
+
+class Reloadable(Protocol):
+    """A server that runs until it is stopped."""
+
+    def reload(self) -> None:
+        """Reads tokens and certificates again."""
+
+    def stop(self) -> bool:
+        """Drains; whether all that was in flight has ended."""
+
+
+def take_signals() -> "queue.SimpleQueue[int]":
+    """Those that end a server, or have it reload, from now on."""
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signals.put(number))
+    return signals
+
+
+def serve_until_told(
+    server: Reloadable, signals: "queue.SimpleQueue[int]", log: "LogLines", drain_seconds: float
+) -> bool:
+    """Reloads at each SIGHUP, drains at any other signal; whether all in flight has ended."""
+    while signals.get() == signal.SIGHUP:
+        server.reload()
+    log.info("draining", seconds=drain_seconds)
+    return server.stop()
 
 
 def _shard(text: str | None) -> tuple[int, int] | tuple[None, None]:

@@ -4,8 +4,6 @@ Above it: `hps.cli.main`. Below it: `hps.serving.server`, imported when the comm
 """
 
 import argparse
-import queue
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 from hps.cli import flags
 from hps.cli.model_flags import gpu_of
 from hps.cli.output import checkpoint_name
-from hps.cli.serve import add_access_flags, tls_of
+from hps.cli.serve import add_access_flags, serve_until_told, take_signals, tls_of
 from hps.common.url_text import is_url
 
 if TYPE_CHECKING:
@@ -52,10 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     from hps.serving.server import ModelServer
     from hps.train.model import Model  # torch takes its time to import
 
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     with Model.load(arguments.model, arguments.checkpoint, **_loading(arguments)) as model:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, _: signals.put(number))
+        signals = take_signals()
         server = ModelServer(model, options, log)
         http = "" if server.http_address is None else f", http on {server.http_address}"
         log.info(
@@ -67,10 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             version=model.version,
         )
         print(f"listening on {server.address}{http}", flush=True)
-        while signals.get() == signal.SIGHUP:
-            server.reload()
-        log.info("draining", seconds=options.front.drain_seconds)
-        has_ended = server.stop()
+        has_ended = serve_until_told(server, signals, log, options.front.drain_seconds)
     log.info("stopped", calls_cancelled=not has_ended)
     return 0
 
