@@ -82,7 +82,7 @@ def test_zero_has_one_sign_and_all_other_logits_are_told_apart() -> None:
     assert figures(filled([-largest, -tiny, largest, tiny], [0, 0, 1, 1], [1] * 4))[0] == 1.0
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(

@@ -42,7 +42,7 @@ def test_auc_is_exact_with_ties() -> None:
     assert figures["auc_error_bound"] == 0.0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(st.floats(-(2.0**90), 2.0**90, width=32), st.sampled_from([0.0, 1.0])),

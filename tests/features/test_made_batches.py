@@ -120,7 +120,7 @@ def described(draw: st.DrawFn) -> Features:
     return Features(columns=columns, crosses=crosses)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(described(), _ROWS)
 def test_a_transformed_batch_is_as_the_twin_has_it(features: Features, rows: list[Any]) -> None:
     transform = FeatureTransform(features, features, RAW)

@@ -30,7 +30,7 @@ FIELDS = st.sampled_from(
 NUMBERS = st.sampled_from(["0.5", "-2.25", "", "NA", "1e3", " 4.5 ", "+8"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_odd_csv_says_what_pythons_own_reader_says(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

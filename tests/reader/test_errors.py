@@ -228,7 +228,7 @@ def test_a_position_that_does_not_fit_is_refused(tmp_path):
             next(other)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(TEXT_FORMATS),
     suffix=st.sampled_from(["", ".gz", ".zst"]),

@@ -203,7 +203,7 @@ def fields_and_lines(draw: st.DrawFn) -> tuple[dict[str, Any], list[str], list[s
     return fields, lines, dense
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fields_and_lines())
 def test_any_fields_divide_any_lines_as_the_twin_does(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[dict[str, Any], list[str], list[str]]

@@ -190,7 +190,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         next(reader)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(
         st.tuples(

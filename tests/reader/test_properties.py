@@ -44,7 +44,7 @@ NAMED_LINE = token_line(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), size=st.integers(1, 9), end=st.sampled_from(["\n", "\r\n"]))
 def test_random_rows_come_back(tmp_path, data, size, end):
     kind = data.draw(st.sampled_from(sorted(LINE)))

@@ -172,7 +172,7 @@ def test_a_line_is_kept_by_what_follows_its_label(tmp_path, kind):
             assert reader.counts == Counts(len(kept), 0) and 0 < len(kept) <= 600
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_nothing_but_the_content_chooses(tmp_path_factory, data):
     """Files, their order, batches, threads, parts, line ends, compression: the same examples."""

@@ -53,7 +53,7 @@ def do(server: hps.ParameterServer, verb: str, what: object) -> None:
         server.checkpoint()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 def test_the_index_is_that_of_the_checkpoint(steps: list[tuple[str, object]]) -> None:
     tables = (a_table(), a_table("users", 2, expiry=hps.Expiry(unseen=2)))

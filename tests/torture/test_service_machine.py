@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.torture.service_machine import MACHINES, run_machine
+from tests.torture.service_machine import MACHINES, MachineReport, run_machine
 from tests.torture.service_recipes import fresh_seed
 from tests.torture.service_shards import Nursery, nursery
 
 KILLS = {"M1": 10, "R1": 25}
 _MORE = 20  # runs that may be added until all has happened that should
+_PLANTED_KILLS = 100  # of one run with a bug; it meets the scene of the bug nearly always
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,10 @@ def test_shards_do_what_is_asked_whatever_is_killed_meanwhile(process: Nursery, 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_planted_bug_is_found(process: Nursery, name: str) -> None:
-    report = run_machine(process, name, fresh_seed(), 100, MACHINES[name].plant)
+    report = MachineReport()
+    for _ in range(_MORE):
+        report.add(run_machine(process, name, fresh_seed(), _PLANTED_KILLS, MACHINES[name].plant))
+        if report.violations:
+            break
     assert report.violations != []
     print(report.violations[0])

@@ -392,7 +392,7 @@ def test_text_that_is_no_number_is_named_as_the_reader_does(
 
 @pytest.mark.parametrize("format_", ["csv", "criteo"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_number_of_a_text_is_that_of_many(format_: str, data: st.DataObject) -> None:
     from hps.reader.dense_text import with_numbers
 

@@ -66,7 +66,7 @@ def head_of(message: PushRequest) -> PushRequest:
     return head
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(message=pushes(), data=st.data())
 def test_fields_are_read_in_any_order_with_unknown_ones_between(
     message: PushRequest, data: DataObject
@@ -80,7 +80,7 @@ def test_fields_are_read_in_any_order_with_unknown_ones_between(
     assert incoming.array(15, np.uint8, "grads").tobytes() == message.grads
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(message=pushes())
 def test_what_is_joined_is_read_by_the_generated_code(message: PushRequest) -> None:
     head = head_of(message)
@@ -93,7 +93,7 @@ def test_what_is_joined_is_read_by_the_generated_code(message: PushRequest) -> N
     assert all(first % 8 == 0 for first, _ in PUSH.split(joined).places.values())
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=60) | pushes().map(lambda message: message.SerializeToString()[:-1]))
 def test_what_is_accepted_means_the_same_to_the_generated_code(data: bytes) -> None:
     try:
@@ -107,7 +107,7 @@ def test_what_is_accepted_means_the_same_to_the_generated_code(data: bytes) -> N
     assert incoming.num_bytes(15) == len(parsed.grads)
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(message=pushes(), data=st.data())
 def test_a_field_that_appears_twice_is_refused(message: PushRequest, data: DataObject) -> None:
     message.table = "ads"
@@ -174,7 +174,7 @@ def test_arrays_are_views_where_they_are_aligned_and_copies_where_not() -> None:
     assert moved.array(14, np.uint64, "keys").tolist() == keys.tolist()
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(num_bytes=st.integers(0, 400), dim=st.integers(0, 2**32 - 1))
 def test_a_reply_is_written_in_place(num_bytes: int, dim: int) -> None:
     reply = Outgoing(PullReply(dim=dim), 15, num_bytes)

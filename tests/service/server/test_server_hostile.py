@@ -183,7 +183,7 @@ def requests(names: list[str]) -> SearchStrategy[tuple[str, bytes]]:
     return st.sampled_from(names).flatmap(of)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=300, suppress_health_check=list(HealthCheck), database=None)
 @given(request=requests(QUICK))
 def test_hostile_requests_get_a_typed_status(target: Target, request: tuple[str, bytes]) -> None:
     event(f"{request[0]} {target.attack(*request)}")
@@ -194,7 +194,7 @@ def test_hostile_requests_were_refused_for_many_reasons_and_some_were_not(target
     assert target.answers["NOT_FOUND"] > 5
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), database=None)
 @given(request=requests(["Checkpoint", "Restore", "CreateTable", "DeleteCheckpoint"]))
 def test_hostile_verbs_of_administrators_get_a_typed_status(
     target: Target, request: tuple[str, bytes]
@@ -246,7 +246,7 @@ def test_headers_beyond_the_limit_are_refused(target: Target) -> None:
     assert Refused.of(caught.value).code in ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
 @given(
     data=st.binary(min_size=1, max_size=2000),
     preface=st.sampled_from([b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]),
