@@ -84,7 +84,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def __init__(self, server: "RowServer") -> None:
         self._server = server
         self._pending = pending_of(server)
-        self._checked_rates: dict[str, float] = {}
+        self._checked_rates: list[float] = []  # of the groups, in their order
+        self._rates: dict[str, float] = {}  # the same, by table
         groups = [
             {
                 "params": [_TableGradient.make(self._pending, table)],
@@ -176,12 +177,14 @@ class RowOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def _set_learning_rates(self) -> None:
-        rates = {group["table"]: float(group["lr"]) for group in self.param_groups}
+        rates = [float(group["lr"]) for group in self.param_groups]
         if rates != self._checked_rates:
-            self._check_rates(rates)
-        self._server.learning_rates.update(rates)
+            tables = [group["table"] for group in self.param_groups]
+            self._rates = self._checked(dict(zip(tables, rates, strict=True)))
+            self._checked_rates = rates
+        self._server.learning_rates.update(self._rates)
 
-    def _check_rates(self, rates: dict[str, float]) -> None:
+    def _checked(self, rates: dict[str, float]) -> dict[str, float]:
         for table, rate in rates.items():
             optimizer, where = (
                 self._server.tables[table].optimizer,
@@ -191,7 +194,7 @@ class RowOptimizer(torch.optim.Optimizer):
             least = _LEAST_DIVISOR if optimizer.divides_by_lr else None
             require_number(f"{where}: lr", rate, above=least)
             optimizer.check_decay(where, rate)
-        self._checked_rates = rates
+        return rates
 
     def _unscale(self) -> None:
         """Divides by the scaler's scale, if it has left that to us (no `unscale_` before)."""

@@ -64,7 +64,7 @@ class JointBatches:
             raise ConfigError("apply: the rows given are those of another server")
         with tables.updates:
             tables.begin_change("apply")
-            rates = [tables.learning_rates[table] for table in rows.tables]
+            rates = list(map(tables.learning_rates.__getitem__, rows.tables))
             were_pinned = not rows.is_released
             pinned: set[int] = set()  # here
             try:
@@ -77,8 +77,9 @@ class JointBatches:
                             gates = rows.deciding()
                             last = [applied] if applied else []
                             _C.call_all([*gates, rows.applying(rates), *last])
-                            for name in rows.updated():
-                                tables.count_update(name)
+                            if tables.num_updates:  # else nobody asks how many there were
+                                for name in rows.updated():
+                                    tables.count_update(name)
                             return
                     # Rows whose keys wait by others stay in place until they are updated.
                     for table in absent or ([] if were_pinned else sorted({*lacking} - pinned)):
