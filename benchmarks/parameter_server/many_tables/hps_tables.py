@@ -12,6 +12,7 @@ import torch
 import hps
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.parameter_server.many_tables.workload import Shape, Workload, all_keys
+from benchmarks.parameter_server.pooled_step.pooled_alone import PooledAlone, PooledTable
 from benchmarks.parameter_server.sparse_step.contender import (
     INITIAL_WEIGHT,
     LEARNING_RATE,
@@ -99,6 +100,19 @@ class HpsOneTable:
 
     def check(self) -> None:
         _check(self._server, self._work.shape, [TABLE])
+
+
+def tables_alone(work: Workload, threads: int) -> PooledAlone:
+    """The sums and updates of a step over all tables, whose keys cost nothing."""
+    shape = work.shape
+    parts = [list(one.parts(one.ids)) for one in work.batches]
+    tables = []
+    for number, (name, dim, rows) in enumerate(
+        zip(shape.names, shape.dims, shape.rows, strict=True)
+    ):
+        bags = [(ids.numpy(), own.numpy()) for ids, own in (batch[number] for batch in parts)]
+        tables.append(PooledTable(rows, dim, row_bytes(_table(name, dim, rows)[0]), bags))
+    return PooledAlone(tables, threads)
 
 
 def _check(server: Any, shape: Shape, names: list[str]) -> None:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import gc
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ import torch
 from benchmarks.common.contenders import Contender, rates, same_answers
 from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
-from benchmarks.parameter_server.many_tables.hps_tables import HpsOneTable, HpsTables
+from benchmarks.parameter_server.many_tables.hps_tables import (
+    HpsOneTable,
+    HpsTables,
+    tables_alone,
+)
 from benchmarks.parameter_server.many_tables.peers import (
     EmbeddingBags,
     EmbeddingBagsAdagrad,
@@ -40,6 +45,7 @@ TORCHREC = "torchrec: fused EmbeddingBagCollection"
 TORCH = "torch: EmbeddingBag(sparse) a table"
 TORCH_ADAGRAD = "torch: the same + torch.optim.Adagrad"
 BEST = "best of the peers"
+ALONE = "the sums and updates alone, keys at no cost"
 PEERS = {
     FBGEMM: (Fbgemm, {"fbgemm_gpu"}),
     TORCHREC: (TorchRec, {"fbgemm_gpu", "torchrec"}),
@@ -102,10 +108,12 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
         contenders |= {name: make(work) for name, make in peers.items()}
         same_answers(contenders, apart=[TORCH_ADAGRAD])
         million, steps, repetitions = work.length / 1e6, options["steps"], options["repetitions"]
-        samples = rates(contenders, million, len(work.batches), steps, repetitions)
+        alone = tables_alone(work, options["threads"])
+        bounds = {ALONE: partial(alone.median_seconds, steps)}
+        samples = rates(contenders, million, len(work.batches), steps, repetitions, bounds)
         for contender in contenders.values():
             contender.check()
-        del contenders
+        del contenders, alone, bounds
     gc.collect()
     key = (shape.name, shape.examples, shape.bag)
     floors = {BEST: FLOORS.get(key), ONE_TABLE: ONE_TABLE_FLOOR}

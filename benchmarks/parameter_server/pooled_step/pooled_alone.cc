@@ -4,7 +4,8 @@
 // no key is hashed, numbered or found. Forward copies each distinct row once into dense memory, and
 // sums bags from there; backward sums the bags' gradients a row, and steps the row by row-wise
 // Adagrad. Rows are asked for ahead. Every thread takes a contiguous part of the rows and of the
-// bags, the best case. Above it: pooled_alone.py (ctypes). Below it: spinning_threads.h.
+// bags of each table, the best case. Above it: pooled_alone.py (ctypes). Below it:
+// spinning_threads.h.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,15 +19,16 @@ namespace {
 
 constexpr int64_t kAhead = 24;  // rows
 constexpr int64_t kSumsAhead = 16;
-constexpr int kLanes = 16;
-using Vector = float __attribute__((vector_size(64)));
+constexpr int kMostLanes = 16;
 constexpr int64_t kLine = 64;
 constexpr int64_t kFirstWeight = 4;  // floats of a header: the key, and the accumulator
 constexpr int64_t kAccumulator = 2;
 constexpr float kRate = 0.01F;
 
-// Arrays of all batches lie one after another; `starts`, [num_batches + 1] each, say where.
+// What a step does to one table. Arrays of all batches lie one after another; `starts`,
+// [num_batches + 1] each, say where.
 struct Work {
+  int64_t dim;
   float* rows;
   int64_t stride;        // floats of a row
   const int64_t* slots;  // of the distinct rows
@@ -36,7 +38,6 @@ struct Work {
   const int64_t* number_starts;
   const int32_t* bags;         // of the occurrences of each row
   const int32_t* bag_offsets;  // [distinct + 1] of the rows in `bags`, of each batch
-  int64_t num_batches;
   int64_t num_bags;
   float* values;           // [most distinct rows, dim]
   float* out;              // [num_bags, dim]
@@ -61,11 +62,13 @@ void CopyRows(const Work& work, const int64_t* slots, int64_t first, int64_t las
 
 template <int kDim>
 void SumInto(float* sum, const float* values, const int32_t* places, int64_t first, int64_t last) {
+  constexpr int kLanes = std::min(kDim, kMostLanes);
+  using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
   Vector total[kDim / kLanes] = {};
   for (int64_t i = first; i < last; ++i) {
     // Places lie one after another over bags and rows, and some are left after the last.
     const float* ahead = values + static_cast<int64_t>(places[i + kSumsAhead]) * kDim;
-    for (int d = 0; d < kDim; d += kLanes) __builtin_prefetch(ahead + d);
+    for (int d = 0; d < kDim; d += kMostLanes) __builtin_prefetch(ahead + d);
     const float* value = values + static_cast<int64_t>(places[i]) * kDim;
 #pragma GCC unroll 8
     for (int d = 0; d < kDim / kLanes; ++d) {
@@ -105,26 +108,70 @@ void StepRows(const Work& work, int64_t batch, int64_t first, int64_t last) {
   }
 }
 
+// The phases of one table.
+struct Phases {
+  void (*copy)(const Work&, const int64_t* slots, int64_t first, int64_t last);
+  void (*pool)(const Work&, int64_t batch, int64_t first, int64_t last);
+  void (*step)(const Work&, int64_t batch, int64_t first, int64_t last);
+};
+
 template <int kDim>
-double MedianSeconds(const Work& work, int num_threads, int num_steps) {
+constexpr Phases kPhases = {CopyRows<kDim>, PoolBags<kDim>, StepRows<kDim>};
+
+const Phases* PhasesOf(int64_t dim) {
+  switch (dim) {
+    case 8:
+      return &kPhases<8>;
+    case 16:
+      return &kPhases<16>;
+    case 32:
+      return &kPhases<32>;
+    case 64:
+      return &kPhases<64>;
+    case 128:
+      return &kPhases<128>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+// Median seconds of a step over the batches in turn; below 0 for a dim that there is no loop for.
+extern "C" double pooled_alone(const Work* tables, int num_tables, int num_batches, int num_threads,
+                               int num_steps) {
+  std::vector<const Phases*> phases;
+  for (int i = 0; i < num_tables; ++i) {
+    phases.push_back(PhasesOf(tables[i].dim));
+    if (phases.back() == nullptr) return -1;
+  }
   Barrier barrier(num_threads);
   std::vector<double> seconds(num_steps);
   const auto run = [&](int worker) {
     const auto part = [&](int64_t whole) {
       return std::pair(whole * worker / num_threads, whole * (worker + 1) / num_threads);
     };
-    const auto [first_bag, last_bag] = part(work.num_bags);
     for (int i = 0; i < num_steps; ++i) {
-      const int64_t batch = i % work.num_batches;
-      const int64_t* slots = work.slots + work.slot_starts[batch];
-      const auto [first, last] = part(work.slot_starts[batch + 1] - work.slot_starts[batch]);
+      const int64_t batch = i % num_batches;
+      const auto rows_of = [&](const Work& work) {
+        return part(work.slot_starts[batch + 1] - work.slot_starts[batch]);
+      };
       barrier.Wait();
       const auto start = std::chrono::steady_clock::now();
-      CopyRows<kDim>(work, slots, first, last);
+      for (int j = 0; j < num_tables; ++j) {
+        const auto [first, last] = rows_of(tables[j]);
+        phases[j]->copy(tables[j], tables[j].slots + tables[j].slot_starts[batch], first, last);
+      }
       barrier.Wait();
-      PoolBags<kDim>(work, batch, first_bag, last_bag);
+      for (int j = 0; j < num_tables; ++j) {
+        const auto [first, last] = part(tables[j].num_bags);
+        phases[j]->pool(tables[j], batch, first, last);
+      }
       barrier.Wait();
-      StepRows<kDim>(work, batch, first, last);
+      for (int j = 0; j < num_tables; ++j) {
+        const auto [first, last] = rows_of(tables[j]);
+        phases[j]->step(tables[j], batch, first, last);
+      }
       barrier.Wait();
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
       if (worker == 0) seconds[i] = taken.count();
@@ -132,20 +179,4 @@ double MedianSeconds(const Work& work, int num_threads, int num_steps) {
   };
   RunOnThreads(num_threads, run);
   return MedianOf(std::move(seconds));
-}
-
-}  // namespace
-
-// Median seconds of a step over the batches in turn; below 0 for a dim that there is no loop for.
-extern "C" double pooled_alone(const Work* work, int dim, int num_threads, int num_steps) {
-  switch (dim) {
-    case 16:
-      return MedianSeconds<16>(*work, num_threads, num_steps);
-    case 64:
-      return MedianSeconds<64>(*work, num_threads, num_steps);
-    case 128:
-      return MedianSeconds<128>(*work, num_threads, num_steps);
-    default:
-      return -1;
-  }
 }

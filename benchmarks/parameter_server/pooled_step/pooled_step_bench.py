@@ -24,7 +24,10 @@ from benchmarks.parameter_server.pooled_step.contenders import (
     TorchPooled,
     hps_table,
 )
-from benchmarks.parameter_server.pooled_step.pooled_alone import PooledAlone
+from benchmarks.parameter_server.pooled_step.pooled_alone import (
+    PooledAlone,
+    PooledTable,
+)
 from benchmarks.parameter_server.pooled_step.workload import Shape, make_workload
 
 HPS = "hps"
@@ -75,7 +78,9 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
         same_answers(contenders)
         million, num_batches = work.length / 1e6, len(work.batches)
         repetitions = options["repetitions"]
-        alone = PooledAlone(work, row_bytes(hps_table(work)), options["threads"])
+        bags = [(one.ids.numpy(), one.offsets.numpy()) for one in work.batches]
+        table = PooledTable(shape.rows, shape.dim, row_bytes(hps_table(work)), bags)
+        alone = PooledAlone([table], options["threads"])
         bounds = {ALONE: partial(alone.median_seconds, options["steps"])}
         samples = rates(contenders, million, num_batches, options["steps"], repetitions, bounds)
         for contender in contenders.values():
