@@ -5,6 +5,7 @@ Above it: pull, sparse_step, ssd_store. Below it: g++, ctypes, mmap.
 """
 
 import ctypes
+import functools
 import mmap
 import subprocess
 import sysconfig
@@ -16,6 +17,7 @@ import numpy as np
 from benchmarks.common.huge_pages import HUGE_PAGE
 
 
+@functools.cache  # two benchmarks of a run may have the same one
 def compile_library(beside: str, name: str) -> ctypes.CDLL:
     """Builds the C++ file `name` in the folder of the file `beside`, and loads it."""
     source = Path(beside).with_name(name)

@@ -27,7 +27,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hps.reader import ReaderConfig, open_reader, urls
 
 packed, threads, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-text = os.urandom(3 << 20).hex()
+text = os.urandom(1 << 20).hex()
 rows = [f"1,{text[at : at + 60]}" for at in range(0, len(text), 60)]
 if how == "failed":
     rows[7] += ",more"
@@ -76,8 +76,12 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 @pytest.mark.parametrize(
     ("packed", "threads", "how"),
     [
-        *((packed, threads, "left") for packed in ("", ".gz", ".zst") for threads in (1, 2)),
-        *(("", threads, how) for threads in (1, 2) for how in ("closed", "dropped", "failed")),
+        ("", 1, "left"),
+        (".gz", 2, "left"),
+        (".zst", 1, "left"),
+        ("", 1, "closed"),
+        ("", 2, "dropped"),
+        ("", 2, "failed"),
     ],
 )
 def test_a_process_ends_well_while_a_range_is_fetched(

@@ -226,7 +226,7 @@ def _service_machines(seed: int) -> Iterator[Result]:
             premise = [f"no {what}" for what in report.missing(recipe.needed)]
             what = f"service, {recipe.what}: {report}"
             yield Result(name, what, report.tallies["kills"], report.violations + premise)
-            found = run_machine(process, name, seed, 100, recipe.plant)
+            found = run_machine(process, name, seed, MACHINE_KILLS[name], recipe.plant)
             yield _planted(name, recipe.plant, found.tallies["kills"], found.violations)
         for number in range(MANY_CLIENTS):
             clients = run_many_clients(process, seed + number)
