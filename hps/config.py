@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.admission import Admission
 from hps.common.expiry import Expiry
-from hps.common.field_checks import require_flag, require_number, require_path, require_whole
+from hps.common.field_checks import require_flag, require_number, require_path, require_share, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
 from hps.common.unkept_tables import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MAX_BFLOAT16 = float.fromhex("0x1.fep127")
 _MAX_SIZE = float(2**63 - 1024)
+_LEAST_RATE = 1e-12  # so that shows are finite
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -115,6 +116,9 @@ class TableConfig:
             exists.
         rounding: of a bfloat16 weight that an update leaves: "stochastic", so that small updates
             count on average, or to the "nearest". Of no effect on float32 rows.
+        negative_rate: 1e-12 to 1; the share of the log's examples without a click that updates come
+            from: a row counts each occurrence that is not a click as 1 / negative_rate shows. It
+            may change whenever the store is opened, and holds for the updates after that.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -137,6 +141,16 @@ class TableConfig:
     max_bytes: int | str | None = None
     dtype: str = "float32"
     rounding: str = "stochastic"
+    negative_rate: float = 1.0
+
+    @property
+    def more_shows(self) -> float:
+        """What an occurrence without a click counts beside its one show.
+
+        >>> TableConfig(name="ads", dim=4, statistics=True, negative_rate=0.125).more_shows
+        7.0
+        """
+        return 1.0 / self.negative_rate - 1.0
 
     @property
     def is_narrow(self) -> bool:
@@ -180,6 +194,7 @@ class TableConfig:
             if self.admission.count is not None:
                 object.__setattr__(self, "statistics", True)
         self._check_bounds(where)
+        self._check_negative_rate(where)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:
@@ -209,6 +224,14 @@ class TableConfig:
                     f"{self.layout.row_bytes} bytes"
                 )
             object.__setattr__(self, "max_bytes", size)
+
+    def _check_negative_rate(self, where: str) -> None:
+        require_share(f"{where}: negative_rate", self.negative_rate, least=_LEAST_RATE)
+        if self.negative_rate < 1 and not self.statistics:
+            raise ConfigError(
+                f"{where}: negative_rate={self.negative_rate!r} says how rows count their shows, "
+                "and rows without statistics count none; give statistics=True, too"
+            )
 
     def _check_dtype(self, where: str) -> None:
         for name, value, known in (

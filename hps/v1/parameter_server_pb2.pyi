@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules", "has_rates")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class DescribeReply(_message.Message):
     CUTS_FIELD_NUMBER: _ClassVar[int]
     PERIOD_FIELD_NUMBER: _ClassVar[int]
     HAS_RULES_FIELD_NUMBER: _ClassVar[int]
+    HAS_RATES_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
@@ -113,7 +114,8 @@ class DescribeReply(_message.Message):
     cuts: CutNames
     period: int
     has_rules: bool
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ...) -> None: ...
+    has_rates: bool
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ..., has_rates: bool = ...) -> None: ...
 
 class CutNames(_message.Message):
     __slots__ = ("names",)
@@ -152,7 +154,7 @@ class Limits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_dim: _Optional[int] = ..., max_tables: _Optional[int] = ..., max_client_bytes: _Optional[int] = ..., max_client_requests: _Optional[int] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics", "expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics", "expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding", "negative_rate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +170,7 @@ class Table(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ROUNDING_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_RATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Optimizer
@@ -183,7 +186,8 @@ class Table(_message.Message):
     max_bytes: int
     dtype: str
     rounding: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ..., expiry: _Optional[_Union[Expiry, _Mapping]] = ..., admission: _Optional[_Union[Admission, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., rounding: _Optional[str] = ...) -> None: ...
+    negative_rate: float
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ..., expiry: _Optional[_Union[Expiry, _Mapping]] = ..., admission: _Optional[_Union[Admission, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., rounding: _Optional[str] = ..., negative_rate: _Optional[float] = ...) -> None: ...
 
 class Expiry(_message.Message):
     __slots__ = ("unseen", "min_score", "decay", "nonclick", "click")

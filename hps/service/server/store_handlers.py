@@ -73,6 +73,7 @@ class StoreHandlers:
             cuts=self._checkpoint_names(call),
             period=self._shard.period,
             has_rules=True,
+            has_rates=True,
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
