@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.admission import Admission
-from hps.common.expiry import Expiry
-from hps.common.field_checks import require_flag, require_number, require_path, require_share, require_whole
+from hps.common.expiry import Expiry, check_negative_rate
+from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
 from hps.common.unkept_tables import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _MAX_BFLOAT16 = float.fromhex("0x1.fep127")
 _MAX_SIZE = float(2**63 - 1024)
-_LEAST_RATE = 1e-12  # so that shows are finite
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -194,7 +193,7 @@ class TableConfig:
             if self.admission.count is not None:
                 object.__setattr__(self, "statistics", True)
         self._check_bounds(where)
-        self._check_negative_rate(where)
+        check_negative_rate(where, self.negative_rate, counts=self.statistics)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:
@@ -224,14 +223,6 @@ class TableConfig:
                     f"{self.layout.row_bytes} bytes"
                 )
             object.__setattr__(self, "max_bytes", size)
-
-    def _check_negative_rate(self, where: str) -> None:
-        require_share(f"{where}: negative_rate", self.negative_rate, least=_LEAST_RATE)
-        if self.negative_rate < 1 and not self.statistics:
-            raise ConfigError(
-                f"{where}: negative_rate={self.negative_rate!r} says how rows count their shows, "
-                "and rows without statistics count none; give statistics=True, too"
-            )
 
     def _check_dtype(self, where: str) -> None:
         for name, value, known in (

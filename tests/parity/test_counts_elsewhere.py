@@ -64,9 +64,9 @@ def test_servers_that_were_killed_count_what_one_process_does(
 
 
 @pytest.mark.parametrize(("size", "depth"), [(1, 0), (2, 0), (3, 0), (3, 2)])
-def test_ranks_count_what_one_process_does(
-    expected: dict[str, Any], tmp_path: Path, size: int, depth: int
-) -> None:
+def test_ranks_count_what_one_process_does(tmp_path: Path, size: int, depth: int) -> None:
+    """One whose updates are of as many examples: shows of a sample are rounded at each."""
+    expected = run(tmp_path / "one", accumulate=size)
     config = hps.Config(path=tmp_path / "store", tables=tables())
 
     def body(world: LocalWorld) -> dict[str, Any]:

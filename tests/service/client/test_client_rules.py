@@ -1,5 +1,6 @@
 """Tables with rules over servers: as they are asked for on each shard, or refused by name."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,11 +216,11 @@ def test_a_server_that_would_pass_over_a_rate_is_not_asked(
 
     sampled = replace(USERS, negative_rate=0.5)
     with service(tmp_path, 2, (sampled,)) as servers:
-        monkeypatch.setattr("tests.service.client.test_client_rules._older", rateless)
+        monkeypatch.setattr(sys.modules[__name__], "_older", rateless)
         monkeypatch.setattr(HalfOlder, "new", servers.addresses[0])
         with HalfOlderClient(servers.addresses) as client:
             assert client.tables == {"users": USERS}  # one of them does not tell
-            with pytest.raises(ConfigError, match="shard 1.* makes no tables with negative_rate"):
+            with pytest.raises(ConfigError, match=r"shard 1.* makes no tables with negative_rate"):
                 client.create_table(replace(sampled, name="ads"))
             assert client.create_table(replace(ADS, features=[]))
         with servers.client() as client:
