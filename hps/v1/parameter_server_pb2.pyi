@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules", "has_rates")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules", "has_rates", "has_names")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class DescribeReply(_message.Message):
     PERIOD_FIELD_NUMBER: _ClassVar[int]
     HAS_RULES_FIELD_NUMBER: _ClassVar[int]
     HAS_RATES_FIELD_NUMBER: _ClassVar[int]
+    HAS_NAMES_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
@@ -115,7 +116,8 @@ class DescribeReply(_message.Message):
     period: int
     has_rules: bool
     has_rates: bool
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ..., has_rates: bool = ...) -> None: ...
+    has_names: bool
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ..., has_rates: bool = ..., has_names: bool = ...) -> None: ...
 
 class CutNames(_message.Message):
     __slots__ = ("names",)
@@ -711,7 +713,7 @@ class ListCheckpointsReply(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ..., descends_from: _Optional[str] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
-    __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current")
+    __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current", "names", "is_promoted")
     ID_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -719,6 +721,8 @@ class CheckpointInfo(_message.Message):
     CREATED_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    IS_PROMOTED_FIELD_NUMBER: _ClassVar[int]
     id: int
     tag: str
     rows: int
@@ -726,7 +730,27 @@ class CheckpointInfo(_message.Message):
     created: float
     group: str
     current: bool
-    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ..., current: bool = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    is_promoted: bool
+    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ..., current: bool = ..., names: _Optional[_Iterable[str]] = ..., is_promoted: bool = ...) -> None: ...
+
+class MoveNameRequest(_message.Message):
+    __slots__ = ("name", "checkpoint", "leaves", "drop")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint: str
+    leaves: float
+    drop: bool
+    def __init__(self, name: _Optional[str] = ..., checkpoint: _Optional[str] = ..., leaves: _Optional[float] = ..., drop: bool = ...) -> None: ...
+
+class MoveNameReply(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class DeleteCheckpointRequest(_message.Message):
     __slots__ = ("tag",)

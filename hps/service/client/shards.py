@@ -107,6 +107,18 @@ class Shards:
                     "tables with negative_rate; start it with a newer hps"
                 )
 
+    def refuse_nameless(self, verb: str) -> None:
+        """Raises ConfigError where shard 0 is served by an older hps, which has no promoted names;
+        RemoteError where it does not answer."""
+        first = self._connections.sessions[:1]
+        request = pb.DescribeRequest()
+        (reply,) = self._connections.ask_all("Describe", request, pb.DescribeReply, first)
+        if not reply.has_names:
+            raise ConfigError(
+                f"{verb}: shard {first[0]} is served by hps {reply.version}, which has no promoted "
+                "names; start it with a newer hps"
+            )
+
     def flush(self, durable: bool = False) -> None:
         """As `RemoteParameterServer.flush`."""
         self.check_usable("flush")
