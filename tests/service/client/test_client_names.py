@@ -20,6 +20,8 @@ from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
 from hps.ssd_store.promote import promote
+from hps.train import TrainOptions
+from hps.train.store_checks import check_tag_free
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import ADS, Service, service
 
@@ -229,6 +231,16 @@ def test_the_command_lists_promotes_and_rolls_back(
         names_told = ["client", "checkpoints", *command[1:]]
         main([*command, "--promote", "day-1"])
         assert main(names_told) == 0 and "promoted as live" in capsys.readouterr().out
+
+
+def test_a_run_does_not_take_a_name_for_its_tag(tmp_path: Path) -> None:
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        take(client, "day-1")
+        client.names.promote("day-1")
+        options = TrainOptions(data=["log"], remote=client.config, tag="live")
+        words = rf"it is a promoted name.*hps models --server {','.join(servers.addresses)} --prom"
+        with pytest.raises(ConfigError, match=words):
+            check_tag_free(options, client, None)
 
 
 def test_the_store_of_one_server_has_the_same_names(tmp_path: Path) -> None:
