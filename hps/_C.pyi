@@ -197,6 +197,7 @@ class DramCache(_RowCache[BatchPlan]):
         statistics: bool = False,
         narrow: bool = False,
         rounding: str = "nearest",
+        more_shows: float = 0.0,
     ) -> None: ...
     instruction_set: Final[str]
     def num_pinned(self, plan: BatchPlan) -> int: ...
@@ -297,6 +298,7 @@ class GpuCache(_RowCache[GpuPlan]):
         statistics: bool = False,
         narrow: bool = False,
         rounding: str = "nearest",
+        more_shows: float = 0.0,
     ) -> None: ...
     device: Final[str]
     num_growths: Final[int]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.admission import Admission
-from hps.common.expiry import Expiry
+from hps.common.expiry import Expiry, check_negative_rate
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
 from hps.common.optimizers import Adagrad, Optimizer
@@ -115,6 +115,9 @@ class TableConfig:
             exists.
         rounding: of a bfloat16 weight that an update leaves: "stochastic", so that small updates
             count on average, or to the "nearest". Of no effect on float32 rows.
+        negative_rate: 1e-12 to 1; the share of the log's examples without a click that updates come
+            from: a row counts each occurrence that is not a click as 1 / negative_rate shows. It
+            may change whenever the store is opened, and holds for the updates after that.
 
     Raises:
         ConfigError: a field outside its limits.
@@ -137,6 +140,16 @@ class TableConfig:
     max_bytes: int | str | None = None
     dtype: str = "float32"
     rounding: str = "stochastic"
+    negative_rate: float = 1.0
+
+    @property
+    def more_shows(self) -> float:
+        """What an occurrence without a click counts beside its one show.
+
+        >>> TableConfig(name="ads", dim=4, statistics=True, negative_rate=0.125).more_shows
+        7.0
+        """
+        return 1.0 / self.negative_rate - 1.0
 
     @property
     def is_narrow(self) -> bool:
@@ -180,6 +193,7 @@ class TableConfig:
             if self.admission.count is not None:
                 object.__setattr__(self, "statistics", True)
         self._check_bounds(where)
+        check_negative_rate(where, self.negative_rate, counts=self.statistics)
         require_number(f"{where}: share", self.share, above=0)
         self._check_dtype(where)
         if self.features is not None:

@@ -122,7 +122,7 @@ HPS_DESCRIBE(CacheClock, used_since_tick, sweep_bucket, num_swept, now, keeps_st
              is_watched);
 HPS_DESCRIBE(LifeRules, powers, min_score, nonclick, click, unseen);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim,
-             period, rules);
+             period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
              refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
 HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);

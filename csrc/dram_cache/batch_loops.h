@@ -55,9 +55,10 @@ struct CacheView {
   bool has_wants;     // rows have been marked as wanted
   OptimizerNumbers numbers;
   InitializerSpec initializer;
-  uint32_t period;  // in which updates count, in a table with statistics
-  LifeRules rules;  // of such a table
-  bool is_narrow;   // weights are Bfloat16, and these are rounded by updates so
+  uint32_t period;   // in which updates count, in a table with statistics
+  float more_shows;  // of an occurrence there without a click, see ShowsOf
+  LifeRules rules;   // of such a table
+  bool is_narrow;    // weights are Bfloat16, and these are rounded by updates so
   Rounding rounding;
 };
 

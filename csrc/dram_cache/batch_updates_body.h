@@ -65,7 +65,8 @@ inline void CountUpdateOf(const CacheView& cache, const WorkerBatch& worker, int
   const bool is_each = worker.gradients != nullptr;
   const uint32_t shows = is_each ? 1 : worker.counts[id];
   const uint32_t clicks = is_each || worker.clicks == nullptr ? 0 : worker.clicks[id];
-  CountUpdate(RowAt(cache.table, worker.slots[id]), shows, clicks, cache.period, cache.rules);
+  CountUpdate(RowAt(cache.table, worker.slots[id]), shows, clicks, cache.more_shows, cache.period,
+              cache.rules);
 }
 
 template <bool kWatchesTame, bool kCounts, class Lanes, class Update>

@@ -62,6 +62,7 @@ Status DramCache::MapTable() {
   view_.initializer = options_.initializer;
   view_.is_narrow = options_.layout.is_narrow;
   view_.rounding = options_.rounding;
+  view_.more_shows = options_.more_shows;
   return Status::Ok();
 }
 

@@ -65,7 +65,7 @@ void DramCache::AdmitCounted(BatchPlan* plan, DramCache* records, float least) {
   Follow(plan);
   const CacheView& view = records->view_;
   HPS_CHECK(view.table.has_statistics() && view.rules.powers != nullptr);
-  const CountRule rule = {least, view.period, view.rules};
+  const CountRule rule = {least, view_.more_shows, view.period, view.rules};
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     int64_t num_created = 0;
     int64_t num_dirtied = 0;
@@ -73,8 +73,8 @@ void DramCache::AdmitCounted(BatchPlan* plan, DramCache* records, float least) {
       const uint32_t id = worker->fresh[i];
       const uint32_t clicks = worker->clicks == nullptr ? 0 : worker->clicks[id];
       const bool is_admitted =
-          CountWaiting(rule, static_cast<float>(worker->counts[id]), static_cast<float>(clicks),
-                       RowAt(view.table, slot), RowAt(view_.table, worker->slots[id]));
+          CountWaiting(rule, worker->counts[id], clicks, RowAt(view.table, slot),
+                       RowAt(view_.table, worker->slots[id]));
       worker->withheld[id] = !is_admitted;
       uint8_t& flags = view.table.marks[slot].flags;
       num_created += (flags & kFresh) != 0;

@@ -93,11 +93,10 @@ template <class Group>
 HPS_HD void AdmitCountedOne(Group, const AdmitArgs& args, int64_t i) {
   if (i >= args.count) return;
   const uint32_t id = args.fresh.ids[i];
-  const CountRule rule = {args.least, args.beside.period, args.beside.rules};
+  const CountRule rule = {args.least, args.cache.more_shows, args.beside.period, args.beside.rules};
   const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
   const bool is_admitted =
-      CountWaiting(rule, static_cast<float>(args.shows[id]), static_cast<float>(clicks),
-                   RowAt(args.beside.table, args.fresh.beside[i]),
+      CountWaiting(rule, args.shows[id], clicks, RowAt(args.beside.table, args.fresh.beside[i]),
                    RowAt(args.cache.table, args.batch.slots[id]));
   args.fresh.withheld[id] = !is_admitted;
   MarkUpdated(args.beside, args.fresh.beside[i], i);

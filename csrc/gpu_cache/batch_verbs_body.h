@@ -60,6 +60,7 @@ Status GpuCacheOver<Launcher>::Open(const GpuCacheOptions& options, Launcher lau
   made->args_.dim = static_cast<int32_t>(options.layout.dim);
   made->args_.numbers = options.numbers;
   made->args_.initializer = options.initializer;
+  made->args_.more_shows = options.more_shows;
   *cache = std::move(made);
   return Status::Ok();
 }

@@ -58,8 +58,9 @@ struct CacheArgs {
   OptimizerNumbers numbers;
   OptimizerKind kind;
   int32_t dim;
-  uint32_t period;  // in which updates count, in a table with statistics
-  LifeRules rules;  // of such a table; its powers are memory of the host
+  uint32_t period;   // in which updates count, in a table with statistics
+  float more_shows;  // of an occurrence there without a click, see ShowsOf
+  LifeRules rules;   // of such a table; its powers are memory of the host
 };
 
 inline constexpr int kNumRounds = 6;

@@ -26,6 +26,7 @@ struct GpuCacheOptions {
   OptimizerNumbers numbers;
   InitializerSpec initializer;
   Rounding rounding = Rounding::kNearest;  // of narrow rows, by updates
+  float more_shows = 0.0f;  // of an occurrence without a click, see ShowsOf in life_rules.h
   int64_t capacity_bytes = 0;
 };
 

@@ -364,8 +364,8 @@ HPS_HD void CountUpdateOne(Group, const CountUpdateArgs& args, int64_t i) {
   const int64_t id = WindowId(args.batch, i);
   if (args.withheld != nullptr && args.withheld[id]) return;
   const uint32_t clicks = args.clicks == nullptr ? 0 : args.clicks[id];
-  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.period,
-              cache.rules);
+  CountUpdate(RowAt(cache.table, args.batch.slots[id]), args.shows[id], clicks, cache.more_shows,
+              cache.period, cache.rules);
 }
 
 // i: an occurrence. A key's last occurrence counts.

@@ -12,9 +12,10 @@ namespace hps {
 
 // By which the records of waiting keys count.
 struct CountRule {
-  float least;      // shows that admit a key
-  uint32_t period;  // in which its updates count
-  LifeRules rules;  // of the records
+  float least;       // shows that admit a key
+  float more_shows;  // of the row's table, see ShowsOf
+  uint32_t period;   // in which its updates count
+  LifeRules rules;   // of the records
 };
 
 inline namespace HPS_BUILD {
@@ -23,14 +24,14 @@ HPS_HD RowStatistics* StatisticsOfRow(uint8_t* row) {
   return reinterpret_cast<RowStatistics*>(row + kStatisticsAt);
 }
 
-// Counts an update, of so many shows and clicks, in a key's record, both rows with statistics. If
-// that admits the key, empties the record, has the row begin with what was counted before, to which
-// the update adds, and returns true.
-HPS_HD bool CountWaiting(const CountRule& rule, float shows, float clicks, uint8_t* record,
-                         uint8_t* row) {
+// Counts an update in a key's record, of so many occurrences and clicks, which show as those of the
+// row's table do; both are rows with statistics. If that admits the key, empties the record, has
+// the row begin with what was counted before, to which the update adds, and returns true.
+HPS_HD bool CountWaiting(const CountRule& rule, uint32_t occurrences, uint32_t clicks,
+                         uint8_t* record, uint8_t* row) {
   RowStatistics* const counted = StatisticsOfRow(record);
   const RowStatistics before = {counted->show, counted->click, rule.period, kNeverDies};
-  const float show = before.show + shows;
+  const float show = before.show + ShowsOf(occurrences, clicks, rule.more_shows);
   if (show >= rule.least) {
     *StatisticsOfRow(row) = before;
     SetStatistics(record, {0.0f, 0.0f, rule.period, kNeverDies}, rule.rules);
@@ -38,7 +39,7 @@ HPS_HD bool CountWaiting(const CountRule& rule, float shows, float clicks, uint8
   }
   // Of a record with a show: its score, which does not decay, is no reason to die.
   const bool is_mortal = rule.rules.unseen < kMostGap;
-  *counted = {show, before.click + clicks, rule.period,
+  *counted = {show, before.click + static_cast<float>(clicks), rule.period,
               is_mortal ? rule.period + rule.rules.unseen + 1 : kNeverDies};
   return false;
 }

@@ -51,8 +51,7 @@ HPS_HD uint32_t DiesAt(const LifeRules& rules, float show, float click, uint32_t
 }
 
 // Shows and clicks of a row as they are in `period`, with `shows` and `clicks` more of an update.
-// Counts of a batch are whole numbers, so that their order is no matter; each is rounded once, when
-// it is added.
+// Both come from whole numbers of the batch, so that the order of its occurrences is no matter.
 HPS_HD void AddCounts(uint8_t* row, float shows, float clicks, uint32_t period,
                       const LifeRules& rules) {
   auto* const statistics = reinterpret_cast<RowStatistics*>(row + kStatisticsAt);
@@ -72,10 +71,18 @@ HPS_HD void AddCounts(uint8_t* row, float shows, float clicks, uint32_t period,
   if (rules.powers != nullptr) statistics->dies_at = DiesAt(rules, show, click, period);
 }
 
-// An update in a period, of `shows` occurrences, `clicks` of them with label 1.
-HPS_HD void CountUpdate(uint8_t* row, uint32_t shows, uint32_t clicks, uint32_t period,
-                        const LifeRules& rules) {
-  AddCounts(row, static_cast<float>(shows), static_cast<float>(clicks), period, rules);
+// The shows of `occurrences` of a key, `clicks` of them with label 1: one each, and `more_shows`
+// beside it for each that is no click, where these are a sample.
+HPS_HD float ShowsOf(uint32_t occurrences, uint32_t clicks, float more_shows) {
+  const float more = more_shows * static_cast<float>(occurrences - clicks);
+  return static_cast<float>(occurrences) + more;
+}
+
+// An update in a period, of `occurrences`, `clicks` of them with label 1.
+HPS_HD void CountUpdate(uint8_t* row, uint32_t occurrences, uint32_t clicks, float more_shows,
+                        uint32_t period, const LifeRules& rules) {
+  AddCounts(row, ShowsOf(occurrences, clicks, more_shows), static_cast<float>(clicks), period,
+            rules);
 }
 
 // A row that was given a value otherwise: it is seen, and counts nothing.

@@ -305,6 +305,8 @@ def table_to_json(table: TableConfig) -> Json:
             described[name] = getattr(table, name)
     if table.is_narrow:
         described |= {"dtype": table.dtype, "rounding": table.rounding}
+    if table.negative_rate < 1:
+        described["negative_rate"] = table.negative_rate
     return described
 
 

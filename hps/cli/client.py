@@ -163,7 +163,8 @@ def run_checkpoints(options: argparse.Namespace, server: "RemoteParameterServer"
     for info in listed:
         created = datetime.fromtimestamp(info["created"], UTC).isoformat("T", "seconds")
         numbers = f"id {info['id']}, rows {info['rows']:,}, bytes {info['bytes']:,}"
-        print(f"{info['tag'] or '(untagged)':<20} {numbers}, created {created}", file=out)
+        names = f", promoted as {', '.join(info['names'])}" if info["names"] else ""
+        print(f"{info['tag'] or '(untagged)':<20} {numbers}, created {created}{names}", file=out)
     if not listed:
         print("there is no checkpoint that all shards hold", file=out)
     return listed

@@ -1,12 +1,15 @@
-"""`hps models`: the models that a store's checkpoints hold.
+"""`hps models`: the models that the checkpoints of a store, or of servers, hold.
 
-Above it: `hps.cli.main`. Below it: `hps.train.model_list`, `hps.ssd_store.promote`.
+Above it: `hps.cli.main`. Below it: `hps.train.model_list`, `hps.ssd_store.promote`,
+`hps.RemoteParameterServer`.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
@@ -18,8 +21,13 @@ from hps.cli.output import (
     stream_for_people,
     write_json,
 )
+from hps.cli.server_flags import add_server_flags, client_config
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.service.client.parameter_server import RemoteParameterServer
+    from hps.train.model_list import ModelList
 
 _MOST_FILES = 3  # of DATA, in a line
 _HEAD = (
@@ -53,13 +61,16 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `models`."""
     parser = subparsers.add_parser(
         "models",
-        help="list the models of a store, promote one, roll back",
+        help="list the models of a store or of servers, promote one, roll back",
         description="Lists the checkpoints that hold a model, the oldest first, with how far each "
         "was trained; * marks the current one. The store, or the folder of several ranks, is "
-        "opened read-only, also beside a training. --promote gives one a name of your own, such as "
-        "'live', which whatever takes a tag takes; a name moves at once, also beside a training.",
+        "opened read-only, also beside a training; --server asks servers instead. --promote gives "
+        "one a name of your own, such as 'live', which whatever takes a tag takes; a name moves at "
+        "once, also beside a training.",
     )
-    flags.add_store(parser)
+    parser.add_argument(
+        "store", nargs="?", type=flags.path, metavar="DIR", help="folder of the store; or --server"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--show",
@@ -93,35 +104,92 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="of --promote: the name; 'live' if not given",
     )
     parser.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
-    flags.add_no_server(
-        parser,
-        "models are listed from a folder; run 'hps models DIR' where the store of the first server "
-        "lies, also while it serves, or here 'hps client checkpoints --server {}', whose tags "
-        "'hps evaluate DATA --server {} --checkpoint TAG' takes",
-    )
+    add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists the models, or shows one."""
     check_out_path(arguments.json)
-    from hps.train.model_list import model_of, models_of  # torch takes its time to import
-
+    remote = client_config(arguments)
+    if (remote is None) == (arguments.store is None):
+        raise ConfigError("the models lie in a store or on servers; give DIR or --server")
     if arguments.name is not None and arguments.promote is None:
         raise ConfigError("--as names what --promote gives; give --promote TAG, too")
+    if remote is None:
+        return _run(arguments, str(arguments.store), _Folder(arguments.store))
+    from hps.service.client.parameter_server import RemoteParameterServer
+
+    with RemoteParameterServer.of(remote) as server:
+        return _run(arguments, arguments.server, _Servers(server))
+
+
+class _Folder:
+    """The models of a store, or of the folder of several ranks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def models(self) -> "ModelList":
+        from hps.train.model_list import models_of  # torch takes its time to import
+
+        return models_of(self._path)
+
+    def model(self, name: str | int) -> Json:
+        from hps.train.model_list import model_of
+
+        return model_of(self._path, name)
+
+    def promote(self, checkpoint: str | int, name: str) -> Json:
+        from hps.ssd_store.promote import promote
+
+        return promote(self._path, checkpoint, name)
+
+    def roll_back(self, name: str) -> Json:
+        from hps.ssd_store.promote import roll_back
+
+        return roll_back(self._path, name)
+
+    def drop(self, name: str) -> Json:
+        from hps.ssd_store.promote import drop
+
+        return drop(self._path, name)
+
+
+class _Servers:
+    """The models of a service."""
+
+    def __init__(self, server: "RemoteParameterServer") -> None:
+        self._server = server
+        self.promote = server.names.promote
+        self.roll_back = server.names.roll_back
+        self.drop = server.names.drop
+
+    def models(self) -> "ModelList":
+        from hps.train.model_list import ModelList, served_models
+
+        return ModelList(served_models(self._server), [])
+
+    def model(self, name: str | int) -> Json:
+        from hps.train.model_list import served_model
+
+        return served_model(self._server, name)
+
+
+def _run(arguments: argparse.Namespace, where: str, place: _Folder | _Servers) -> int:
     out = stream_for_people(arguments.json)
-    moved = _moved(arguments)
+    moved = _moved(arguments, place)
     if moved is not None:
-        print(printable(f"{arguments.store}: {_said(moved)}"), file=out)
+        print(printable(f"{where}: {_said(moved)}"), file=out)
         write_json(arguments.json, moved)
         return 0
     if arguments.show is not None:
-        model = model_of(arguments.store, arguments.show)
+        model = place.model(arguments.show)
         for line in _shown(model):
             print(printable(line), file=out)
         write_json(arguments.json, model)
         return 0
-    found = models_of(arguments.store)
+    found = place.models()
     for line in _table([_HEAD, *map(_row, found.models)]) if found.models else ():
         print(printable(line), file=out)
     for name in found.unseen:
@@ -130,23 +198,22 @@ def run(arguments: argparse.Namespace) -> int:
             file=out,
         )
     if not found.models and not found.unseen:
-        print(f"{arguments.store}: no checkpoint holds a model; 'hps train' stores one", file=out)
+        print(f"{where}: no checkpoint holds a model; 'hps train' stores one", file=out)
     write_json(arguments.json, found.models)
     return 0
 
 
-def _moved(arguments: argparse.Namespace) -> Json | None:
+def _moved(arguments: argparse.Namespace, place: _Folder | _Servers) -> Json | None:
     """Moves a promoted name; None where that was not asked for."""
-    from hps.ssd_store.promote import LIVE, drop, promote, roll_back
-    from hps.train.model_list import model_of
+    from hps.ssd_store.promote import LIVE
 
     if arguments.promote is not None:
-        model_of(arguments.store, arguments.promote)  # refuses what holds none
-        return promote(arguments.store, arguments.promote, arguments.name or LIVE)
+        place.model(arguments.promote)  # refuses what holds none
+        return place.promote(arguments.promote, arguments.name or LIVE)
     if arguments.roll_back is not None:
-        return roll_back(arguments.store, arguments.roll_back)
+        return place.roll_back(arguments.roll_back)
     if arguments.drop is not None:
-        return drop(arguments.store, arguments.drop)
+        return place.drop(arguments.drop)
     return None
 
 

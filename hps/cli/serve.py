@@ -227,7 +227,7 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
         "eps= ...), init=normal:STD, uniform:LOW:HIGH or constant:VALUE, features=A+B, share=, "
         "statistics=true (rows count shows and clicks), its rules and rows by the flags of hps "
         "train (expire-unseen= ..., admit-count= ..., max-rows=, max-bytes=, row-dtype=), "
-        "admit-by=TABLE with admit-score=, rounding=; may be repeated",
+        "admit-by=TABLE with admit-score=, rounding=, negative-rate=; may be repeated",
     )
     add(
         "--seed",

@@ -124,6 +124,9 @@ def run_stats(options: argparse.Namespace) -> int:
         print(f"{line}  {table['optimizer']}  {table.get('digest', '')}".rstrip(), file=out)
         if "expiry" in table:
             print(f"  rows die by {table['expiry']}", file=out)
+        if "negative_rate" in table:
+            rate = table["negative_rate"]
+            print(f"  what is no click counts as 1 / {rate:g} shows", file=out)
         if "admission" in table:
             waiting = table.get("waiting", {}).get("rows")
             records = "" if waiting is None else f", with {waiting:,} records of those that wait"

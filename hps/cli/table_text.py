@@ -34,6 +34,7 @@ _ROWS = {
     "max-bytes": "max_bytes",
     "row-dtype": "dtype",
     "rounding": "rounding",
+    "negative-rate": "negative_rate",
 }
 _WORDS = ("admit-by", "max-bytes", "row-dtype", "rounding")  # whose values are no numbers
 _OWN_FIELDS = {"name", "dim", "optimizer", "init", "features", "share", "statistics"}

@@ -1,4 +1,4 @@
-"""When rows die: the rules of a table, as its owner says them.
+"""When rows die, and what they count of a sample: the rules of a table, as its owner says them.
 
 Above it: `hps.config.TableConfig`, parameter_server/periods.py, checkpoint/blobs.py. Below it:
 `csrc/table/life_rules.h`, which holds the arithmetic; docs/life_cycle.md explains it.
@@ -14,6 +14,7 @@ from hps.errors import ConfigError
 MAX_GAP = 65535
 
 
+_LEAST_RATE = 1e-12  # so that sums of shows are finite
 _LEAST, _MOST = 1e-30, 1e30  # what float32 holds with room for sums of many shows
 
 
@@ -72,6 +73,25 @@ class Expiry:
     def described(self) -> Json:
         """As plain values, of which `Expiry(**values)` makes it again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def check_negative_rate(where: str, rate: float, *, counts: bool) -> None:
+    """Refuses a TableConfig's `negative_rate`.
+
+    Args:
+        where: the table, for the message.
+        rate: what is given.
+        counts: the rows of the table have statistics.
+
+    Raises:
+        ConfigError: outside its limits, or of rows that count nothing.
+    """
+    require_share(f"{where}: negative_rate", rate, least=_LEAST_RATE)
+    if rate < 1 and not counts:
+        raise ConfigError(
+            f"{where}: negative_rate={rate!r} says how rows count their shows, and rows without "
+            "statistics count none; give statistics=True, too"
+        )
 
 
 # By which the scores of a table are worked out that counts, and whose rows live for ever.

@@ -41,8 +41,8 @@ def require_number(where: str, value: object, *, above: float | None = None) -> 
         raise ConfigError(f"{where}={value!r} must be a finite int or float {limit}")
 
 
-def require_share(where: str, value: object) -> None:
-    """A number above 0 and at most 1.
+def require_share(where: str, value: object, *, least: float = 0.0) -> None:
+    """A number above 0, at least `least` and at most 1.
 
     Raises:
         ConfigError: anything else.
@@ -50,8 +50,9 @@ def require_share(where: str, value: object) -> None:
     >>> require_share("ReaderConfig.negative_rate", 0.1)
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= 1:  # type: ignore[operator]
-        raise ConfigError(f"{where}={value!r} must be an int or float above 0 and at most 1")
+    if not is_number or not 0 < value <= 1 or value < least:  # type: ignore[operator]
+        limit = f"of at least {least:g}" if least else "above 0"
+        raise ConfigError(f"{where}={value!r} must be an int or float {limit} and at most 1")
 
 
 def require_path(where: str, value: object) -> None:

@@ -47,6 +47,7 @@ def make_dram_caches(
                 stream=_C.xxh64(table.name.encode(), config.seed),
                 statistics=table.statistics,
                 **({"narrow": True, "rounding": table.rounding} if table.is_narrow else {}),
+                **({"more_shows": table.more_shows} if table.more_shows else {}),
             )
         except ConfigError as error:
             raise ConfigError(

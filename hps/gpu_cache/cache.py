@@ -64,6 +64,8 @@ def _options(table: TableConfig, capacity_bytes: int, seed: int) -> HostCacheOpt
     }
     if table.is_narrow:
         options |= {"narrow": True, "rounding": table.rounding}
+    if table.more_shows:
+        options["more_shows"] = table.more_shows
     return options
 
 

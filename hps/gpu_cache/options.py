@@ -30,12 +30,14 @@ class CacheOptions(TypedDict):
 
 
 class HostCacheOptions(CacheOptions):
-    """The same of a table in host memory, whose rows may be narrow.
+    """The same of a table in host memory, whose rows may be narrow, and count.
 
     Args:
         narrow: weights are bfloat16.
         rounding: of these by updates, "stochastic" or "nearest".
+        more_shows: what an occurrence without a click counts beside its one show.
     """
 
     narrow: NotRequired[bool]
     rounding: NotRequired[str]
+    more_shows: NotRequired[float]

@@ -106,7 +106,8 @@ class DataOptions:
         None,
         number(most=1, above=0),
         "share of the examples with label 0 to train on, above 0, at most 1; --test, evaluate and "
-        "predict read all and correct for it; if not given, 1, or that of the model",
+        "predict read all and correct for it, and rows that count take one as 1/R shows; if not "
+        "given, 1, or that of the model",
         metavar="R",
     )
     features: "Features | str | Path | None" = option(

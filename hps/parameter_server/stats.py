@@ -109,6 +109,7 @@ def server_stats(
             **({"admission": str(stack.config.admission)} if stack.config.admission else {}),
             **bound_stats(stack.config, num_shards, early.get(stack.name)),
             **({"dtype": "bfloat16"} if stack.layout.is_narrow else {}),
+            **({"negative_rate": stack.config.negative_rate} if stack.config.more_shows else {}),
             **{name: cache_stats(tier) for name, tier in tiers.caches.items()},
             "ssd_store": ssd_stats(stack, tiers.store, of_table.get(stack.name, {})),
         }

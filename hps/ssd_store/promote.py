@@ -1,13 +1,15 @@
 """promote, roll_back and drop: what moves a promoted name, beside whoever writes to the store.
 
-Above it: `hps models`, users. Below it: promoted.py, a store opened read-only without its rows, or
-the catalog of several ranks.
+Above it: `hps models`, a served shard, users. Below it: promoted.py, a store opened read-only
+without its rows, or the catalog of several ranks.
 """
 
 import errno
 import os
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from hps.checkpoint.blobs import LAST
@@ -61,22 +63,7 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     (None, 'day-1')
     'day-1'
     """
-    _check_promotable(name)
-    folder = _whole_folder(path)
-    with held(folder) as promotions:
-        listed = _listed(folder)
-        if any(one["tag"] == name for one in listed):
-            raise ConfigError(f"{path}: {name!r} is the tag of a checkpoint; take another name")
-        found = find_listed(str(path), listed, checkpoint)
-        if found is None:
-            raise ConfigError(f"{path}: name the checkpoint to promote by its tag or id")
-        given = promotions.names.get(name, ())
-        text = text_of(found["tag"] or found["id"])
-        before = given[-1].checkpoint if given else None
-        if not given or given[-1].created != found["created"]:
-            new = Promotion(found["created"], text, time.time())
-            promotions.with_history(name, [*given[-_MOST_EARLIER:], new]).save(folder)
-        return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+    return _of_folder(path, _whole_folder(path)).promote(checkpoint, name)
 
 
 def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
@@ -88,23 +75,7 @@ def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
     Raises:
         ConfigError: no such name, or nothing that had it before is kept. StoreError: as promote.
     """
-    folder = _whole_folder(path)
-    with held(folder) as promotions:
-        given = _given(path, promotions, name)
-        kept = {one["created"]: one for one in _listed(folder)}
-        earlier = list(given[:-1])
-        while earlier and earlier[-1].created not in kept:
-            earlier.pop()
-        if not earlier:
-            raise ConfigError(
-                f"{path}: {name!r} is checkpoint {given[-1].checkpoint!r}, and none that had the "
-                "name before is kept; promote another one"
-            )
-        promotions.with_history(name, earlier).save(folder)
-        found = kept[earlier[-1].created]
-        text = text_of(found["tag"] or found["id"])
-        before = given[-1].checkpoint
-        return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+    return _of_folder(path, _whole_folder(path)).roll_back(name)
 
 
 def drop(path: str | os.PathLike[str], name: str) -> Json:
@@ -116,11 +87,100 @@ def drop(path: str | os.PathLike[str], name: str) -> Json:
     Raises:
         ConfigError: no such name. StoreError: as promote.
     """
-    folder = _folder(path)
-    with held(folder) as promotions:
-        given = _given(path, promotions, name)
-        promotions.with_history(name, ()).save(folder)
-    return {"name": name, "checkpoint": None, "id": None, "before": given[-1].checkpoint}
+    return _of_folder(path, _folder(path)).drop(name)
+
+
+@dataclass(frozen=True)
+class NamedCheckpoints:
+    """The checkpoints of a folder and their promoted names.
+
+    Args:
+        shown: the folder, for messages.
+        folder: where the names are kept, perhaps by its descriptor.
+        listed: the checkpoints, as a store lists them; called while no name moves and none of them
+            can go, so that it waits for nobody who takes one.
+    """
+
+    shown: str
+    folder: Path
+    listed: Callable[[], Sequence[Json]]
+
+    def promote(self, checkpoint: str | int, name: str) -> Json:
+        """As the function `promote`."""
+        _check_promotable(name)
+        with held(self.folder, Path(self.shown)) as promotions:
+            listed = self.listed()
+            if any(one["tag"] == name for one in listed):
+                raise ConfigError(
+                    f"{self.shown}: {name!r} is the tag of a checkpoint; take another name"
+                )
+            found = find_listed(self.shown, listed, checkpoint)
+            if found is None:
+                raise ConfigError(f"{self.shown}: name the checkpoint to promote by its tag or id")
+            given = promotions.names.get(name, ())
+            text = text_of(found["tag"] or found["id"])
+            before = given[-1].checkpoint if given else None
+            if not given or given[-1].created != found["created"]:
+                new = Promotion(found["created"], text, time.time())
+                moved = promotions.with_history(name, [*given[-_MOST_EARLIER:], new])
+                moved.save(self.folder)
+            return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+
+    def roll_back(self, name: str, at: float | None = None) -> Json:
+        """As the function `roll_back`.
+
+        Args:
+            name: the promoted name.
+            at: when the checkpoint was created that the name is to leave; where it is another's by
+                now the name stays: it was moved already. None: it goes back wherever it is.
+        """
+        with held(self.folder, Path(self.shown)) as promotions:
+            given = self._given(promotions, name)
+            kept = {one["created"]: one for one in self.listed()}
+            earlier = list(given[:-1])
+            while earlier and earlier[-1].created not in kept:
+                earlier.pop()
+            if at not in (None, given[-1].created):
+                earlier = list(given)
+            if not earlier:
+                raise ConfigError(
+                    f"{self.shown}: {name!r} is checkpoint {given[-1].checkpoint!r}, and none that "
+                    "had the name before is kept; promote another one"
+                )
+            if earlier[-1] is not given[-1]:
+                promotions.with_history(name, earlier).save(self.folder)
+            found = kept[earlier[-1].created]
+            text = text_of(found["tag"] or found["id"])
+            before = given[-1].checkpoint
+            return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
+
+    def drop(self, name: str, at: float | None = None) -> Json:
+        """As the function `drop`; `at` as roll_back has it, so that nothing is also done, and
+        nothing told, where the name was taken away already."""
+        with held(self.folder, Path(self.shown)) as promotions:
+            now = promotions.names.get(name, ())
+            if at is not None and (not now or now[-1].created != at):
+                return {"name": name, **self._holder(now), "before": None}
+            given = self._given(promotions, name)
+            promotions.with_history(name, ()).save(self.folder)
+        before = given[-1].checkpoint
+        return {"name": name, "checkpoint": None, "id": None, "before": before}
+
+    def _holder(self, given: Sequence[Promotion]) -> Json:
+        found = [one for one in self.listed() if given and one["created"] == given[-1].created]
+        number = found[0]["id"] if found else None
+        return {"checkpoint": given[-1].checkpoint if given else None, "id": number}
+
+    def _given(self, promotions: Promotions, name: str) -> tuple[Promotion, ...]:
+        given = promotions.names.get(name)
+        if not given:
+            names = ", ".join(map(repr, sorted(promotions.names))) or "none"
+            raise ConfigError(f"{self.shown}: {name!r} is no promoted name; there are: {names}")
+        return given
+
+
+def _of_folder(path: str | os.PathLike[str], folder: Path) -> NamedCheckpoints:
+    return NamedCheckpoints(os.fspath(path), folder, lambda: _listed(folder))
 
 
 def _check_promotable(name: str) -> None:
@@ -135,16 +195,6 @@ def _check_promotable(name: str) -> None:
             f"{name!r} cannot be a promoted name: {_OF_RUNS[name]} is kept under it as a tag; take "
             f"another name, such as {LIVE!r}"
         )
-
-
-def _given(
-    path: str | os.PathLike[str], promotions: Promotions, name: str
-) -> tuple[Promotion, ...]:
-    given = promotions.names.get(name)
-    if not given:
-        names = ", ".join(map(repr, sorted(promotions.names))) or "none"
-        raise ConfigError(f"{os.fspath(path)}: {name!r} is no promoted name; there are: {names}")
-    return given
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

@@ -1,26 +1,30 @@
 """The models that a store's checkpoints hold: what each is, and how far it was trained.
 
 Above it: `hps models`. Below it: the checkpoints' blobs, of a store or a cluster's folder, opened
-read-only without an index of rows; recipe.py says what a model is.
+read-only without an index of rows, or what servers tell; recipe.py says what a model is.
 """
 
 import errno
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from hps.checkpoint.blobs import MODEL, READER, TABLES, decode_dense, described_tables
+from hps.checkpoint.blobs import MODEL, READER, TABLES, Dense, decode_dense, described_tables
 from hps.checkpoint.names import find_listed, text_of
 from hps.cluster.folder.glance import FirstParts
 from hps.common.json_text import Json, JsonView
+from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.models import MODELS
 from hps.ssd_store import open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
+
+if TYPE_CHECKING:
+    from hps.service.client.parameter_server import RemoteParameterServer
 
 _NAMES = (MODEL, READER, TABLES)
 Found = TypeVar("Found")
@@ -92,11 +96,13 @@ def model_of(path: str | Path, name: str | int) -> Json:
         info = find_listed(where, kept.checkpoints(), name)
         assert info is not None  # None stands for the current one alone
         blobs = _blobs(kept, info["id"])
-        if blobs is None or MODEL not in blobs:
-            why = "holds no model; 'hps models' lists those that do"
-            if blobs is None:
-                why = "has its first part, where a model would be, on another host"
-            raise ConfigError(f"{where}: checkpoint {text_of(name)!r} {why}")
+        if blobs is None:
+            raise ConfigError(
+                f"{where}: checkpoint {text_of(name)!r} has its first part, where a model would "
+                "be, on another host"
+            )
+        if MODEL not in blobs:
+            raise _without_model(where, name)
         return describe_model(info, blobs, is_whole=True)
 
     return _read(Path(path), describe)
@@ -151,6 +157,45 @@ def _blobs(kept: _Kept, name: str | int | None) -> dict[str, bytes] | None:
     return kept.extras(name, _NAMES)
 
 
+def served_models(server: "RemoteParameterServer") -> list[Json]:
+    """As `models_of`, of the checkpoints that all shards of a service hold; dims are those of the
+    tables as they are now.
+
+    Raises:
+        RemoteError: a shard does not answer. CorruptionError: a checkpoint is damaged.
+
+    Cost: the dense side of every checkpoint comes over the network.
+    """
+    described = []
+    for info in server.checkpoints():
+        model, reader = server.checkpoint_state(int(info["id"]))
+        if model is not None:
+            described.append(_describe(info, (model, reader), list(server.tables.values())))
+    return described
+
+
+def served_model(server: "RemoteParameterServer", name: str | int) -> Json:
+    """As `model_of`, of a checkpoint that all shards of a service hold.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it holds no model. RemoteError,
+            CorruptionError: as served_models.
+    """
+    where = f"service {','.join(server.config.addresses)}"
+    info = find_listed(where, server.checkpoints(), name)
+    assert info is not None  # None stands for the current one alone
+    model, reader = server.checkpoint_state(int(info["id"]))
+    if model is None:
+        raise _without_model(where, name)
+    return _describe(info, (model, reader), list(server.tables.values()), is_whole=True)
+
+
+def _without_model(where: str, name: str | int) -> ConfigError:
+    return ConfigError(
+        f"{where}: checkpoint {text_of(name)!r} holds no model; 'hps models' lists those that do"
+    )
+
+
 def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool = False) -> Json:
     """What `models_of` says of a checkpoint; with `is_whole` what `model_of` says.
 
@@ -158,9 +203,15 @@ def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool
         info: as a store lists it.
         blobs: those that tell of a model.
     """
-    model, reader = decode_dense(blobs)
+    return _describe(info, decode_dense(blobs), described_tables(blobs), is_whole=is_whole)
+
+
+def _describe(
+    info: JsonView, dense: Dense, tables: Sequence[TableConfig], *, is_whole: bool = False
+) -> Json:
+    model, reader = dense
     recipe = recipe_in(model or {})
-    dims = {} if recipe is None else _dims_of(recipe, blobs)
+    dims = {} if recipe is None else _dims_of(recipe, tables)
     # What a user's own loop stored may be anything.
     state: JsonView = {} if model is None or recipe is None else model
     totals: JsonView = state.get("totals", {})
@@ -183,7 +234,7 @@ def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool
         "evaluation": evaluations[-1] if evaluations else None,
     }
     if is_whole:
-        dense: JsonView = state.get("model", {})
+        weights: JsonView = state.get("model", {})
         described |= {
             "recipe": None if recipe is None else recipe.to_dict(),
             "options": state.get("options"),
@@ -191,7 +242,7 @@ def describe_model(info: JsonView, blobs: Mapping[str, bytes], *, is_whole: bool
             "totals": dict(totals) or None,
             "evaluations": evaluations,
             "lineage": lineage,
-            "parameters": {name: list(one.shape) for name, one in dense.items()},
+            "parameters": {name: list(one.shape) for name, one in weights.items()},
             "position": reader,
         }
     return described
@@ -205,11 +256,11 @@ def recipe_in(state: JsonView) -> ModelRecipe | None:
         return None
 
 
-def _dims_of(recipe: ModelRecipe, blobs: Mapping[str, bytes]) -> dict[str, int]:
-    """Floats of an embedding of each table that is described, without the first-order column."""
+def _dims_of(recipe: ModelRecipe, tables: Sequence[TableConfig]) -> dict[str, int]:
+    """Floats of an embedding of each of these tables, without the first-order column."""
     if recipe.kind not in MODELS:  # of a user's own: its file is not run for this
         return {}
-    columns = {table.name: table.dim for table in described_tables(blobs)}
+    columns = {table.name: table.dim for table in tables}
     return {
         name: columns[name] - recipe.other_columns for name in recipe.features if name in columns
     }

@@ -339,7 +339,7 @@ class TrainOptions(
     def _levels(self, table: TableConfig) -> list[TableConfig]:
         """The table; with `two_level` that of its vectors and that of its first-order weights."""
         if self.two_level is None:
-            return [table]
+            return [self._at_rate(table)]
         name = first_order_table(table.name)
         if not is_table_name(name):
             raise ConfigError(
@@ -353,7 +353,13 @@ class TrainOptions(
         # One bfloat16 takes the bytes of a float32, for rows are a multiple of 16.
         weights = replace(table, name=name, dim=1, statistics=True, dtype="float32")
         share = table.share * weights.layout.row_bytes / vectors.layout.row_bytes
-        return [vectors, replace(weights, share=share)]
+        return [self._at_rate(vectors), self._at_rate(replace(weights, share=share))]
+
+    def _at_rate(self, table: TableConfig) -> TableConfig:
+        """The table; one that counts does so as the whole log would have it."""
+        if not table.statistics or self.negative_rate is None:
+            return table
+        return replace(table, negative_rate=self.negative_rate)
 
     def _table(self, name: str) -> TableConfig:
         shape = self.shape()

@@ -58,6 +58,7 @@ def local_table(published: PublishedTable) -> TableConfig:
         admission=None,
         max_rows=None,
         max_bytes=None,
+        negative_rate=1.0,
         dtype="bfloat16" if published.dtype == BFLOAT16 else "float32",
     )
 

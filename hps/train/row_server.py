@@ -50,11 +50,16 @@ def open_server(
         return ClusterParameterServer(config, world, options.cluster_config())
     if options.remote is None:
         return ParameterServer(options.server_config(features))
-    return connect(options.remote, options.tables(features), keeps_start=keeps_start)
+    tables = options.tables(features)
+    return connect(options.remote, tables, keeps_start=keeps_start, keeps_rate=options.resume)
 
 
 def connect(
-    config: ClientConfig, tables: Sequence[TableConfig] = (), *, keeps_start: bool = False
+    config: ClientConfig,
+    tables: Sequence[TableConfig] = (),
+    *,
+    keeps_start: bool = False,
+    keeps_rate: bool = False,
 ) -> AbstractContextManager[TrainingServer]:
     """A client of the servers; makes the tables that are not there, once the others are known to
     fit.
@@ -62,6 +67,7 @@ def connect(
     Args:
         keeps_start: a table that is there begins rows with the accumulators that it was made with,
             whatever `tables` says of them.
+        keeps_rate: a table that is there counts shows as it was made to.
 
     Raises:
         ConfigError: a table is there and differs in more than its learning rate.
@@ -73,7 +79,7 @@ def connect(
 
     server = RemoteParameterServer.of(config)
     try:
-        _make_tables(server, tables, keeps_start)
+        _make_tables(server, tables, keeps_start, keeps_rate)
     except BaseException:
         server.close()
         raise
@@ -81,7 +87,10 @@ def connect(
 
 
 def _make_tables(
-    server: "RemoteParameterServer", tables: Sequence[TableConfig], keeps_start: bool
+    server: "RemoteParameterServer",
+    tables: Sequence[TableConfig],
+    keeps_start: bool,
+    keeps_rate: bool,
 ) -> None:
     """As `connect`, of a client that is there."""
     missing = []
@@ -92,6 +101,8 @@ def _make_tables(
             continue
         asked = _with_start_of(found, table) if keeps_start else table
         asked = _with_rules_of(found, asked)
+        if keeps_rate and asked.statistics:
+            asked = replace(asked, negative_rate=found.negative_rate)
         if differing := differences(_without_rate(found), _without_rate(asked)):
             raise ConfigError(
                 f"table {table.name!r} of {', '.join(server.config.addresses)} was made with other "

@@ -175,16 +175,23 @@ def _folder(options: "TrainOptions") -> str:
     return "DIR" if options.store is None else shlex.quote(str(options.store))
 
 
+def _models_of(options: "TrainOptions") -> str:
+    """The store or the servers as `hps models` names them."""
+    if options.remote is None:
+        return _folder(options)
+    return f"--server {','.join(options.remote.addresses)}"
+
+
 def _is_promoted(options: "TrainOptions", tag: str) -> ConfigError:
     if tag == options.tag:
         return ConfigError(
             f"tag={tag!r} (--tag): it is a promoted name; name the run otherwise, and give its "
-            f"checkpoint that name when it is done: hps models {_folder(options)} --promote TAG "
+            f"checkpoint that name when it is done: hps models {_models_of(options)} --promote TAG "
             f"--as {tag}"
         )
     what = "its best model" if tag == BEST_TAG else "its end, as no --tag is given"
     return ConfigError(
         f"{tag!r} is a promoted name in {options.where}, and the run keeps {what} under that tag; "
-        f"give the checkpoint another name (hps models {_folder(options)} --promote {tag} --as "
-        f"NAME), and take this one away (hps models {_folder(options)} --drop {tag})"
+        f"give the checkpoint another name (hps models {_models_of(options)} --promote {tag} --as "
+        f"NAME), and take this one away (hps models {_models_of(options)} --drop {tag})"
     )

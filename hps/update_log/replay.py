@@ -17,8 +17,8 @@ from hps.update_log.records import Kind, Mutation, decode
 
 # What a table may be given anew without the log's records meaning something else.
 _FREE = ("lr",)
-# By which rows come and die in the updates and periods of the log.
-_LIFE = ("expiry", "admission", "max_rows", "max_bytes")
+# By which rows come, count and die in the updates and periods of the log.
+_LIFE = ("expiry", "admission", "max_rows", "max_bytes", "negative_rate")
 _OF_NARROW_ROWS = ("rounding",)  # which changes their bits alone
 
 

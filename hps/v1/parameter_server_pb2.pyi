@@ -94,7 +94,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules")
+    __slots__ = ("version", "lineage", "shard_map", "limits", "tables", "seed", "cuts", "period", "has_rules", "has_rates", "has_names")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,8 @@ class DescribeReply(_message.Message):
     CUTS_FIELD_NUMBER: _ClassVar[int]
     PERIOD_FIELD_NUMBER: _ClassVar[int]
     HAS_RULES_FIELD_NUMBER: _ClassVar[int]
+    HAS_RATES_FIELD_NUMBER: _ClassVar[int]
+    HAS_NAMES_FIELD_NUMBER: _ClassVar[int]
     version: str
     lineage: str
     shard_map: ShardMap
@@ -113,7 +115,9 @@ class DescribeReply(_message.Message):
     cuts: CutNames
     period: int
     has_rules: bool
-    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ...) -> None: ...
+    has_rates: bool
+    has_names: bool
+    def __init__(self, version: _Optional[str] = ..., lineage: _Optional[str] = ..., shard_map: _Optional[_Union[ShardMap, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., seed: _Optional[int] = ..., cuts: _Optional[_Union[CutNames, _Mapping]] = ..., period: _Optional[int] = ..., has_rules: bool = ..., has_rates: bool = ..., has_names: bool = ...) -> None: ...
 
 class CutNames(_message.Message):
     __slots__ = ("names",)
@@ -152,7 +156,7 @@ class Limits(_message.Message):
     def __init__(self, max_message_bytes: _Optional[int] = ..., max_keys: _Optional[int] = ..., max_dim: _Optional[int] = ..., max_tables: _Optional[int] = ..., max_client_bytes: _Optional[int] = ..., max_client_requests: _Optional[int] = ..., default_deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics", "expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "features", "shared_vocabulary", "share", "state_floats", "statistics", "expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding", "negative_rate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +172,7 @@ class Table(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ROUNDING_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_RATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Optimizer
@@ -183,7 +188,8 @@ class Table(_message.Message):
     max_bytes: int
     dtype: str
     rounding: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ..., expiry: _Optional[_Union[Expiry, _Mapping]] = ..., admission: _Optional[_Union[Admission, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., rounding: _Optional[str] = ...) -> None: ...
+    negative_rate: float
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., features: _Optional[_Union[FeatureList, _Mapping]] = ..., shared_vocabulary: bool = ..., share: _Optional[float] = ..., state_floats: _Optional[int] = ..., statistics: bool = ..., expiry: _Optional[_Union[Expiry, _Mapping]] = ..., admission: _Optional[_Union[Admission, _Mapping]] = ..., max_rows: _Optional[int] = ..., max_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., rounding: _Optional[str] = ..., negative_rate: _Optional[float] = ...) -> None: ...
 
 class Expiry(_message.Message):
     __slots__ = ("unseen", "min_score", "decay", "nonclick", "click")
@@ -707,7 +713,7 @@ class ListCheckpointsReply(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ..., descends_from: _Optional[str] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
-    __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current")
+    __slots__ = ("id", "tag", "rows", "bytes", "created", "group", "current", "names", "is_promoted")
     ID_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -715,6 +721,8 @@ class CheckpointInfo(_message.Message):
     CREATED_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    IS_PROMOTED_FIELD_NUMBER: _ClassVar[int]
     id: int
     tag: str
     rows: int
@@ -722,7 +730,27 @@ class CheckpointInfo(_message.Message):
     created: float
     group: str
     current: bool
-    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ..., current: bool = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    is_promoted: bool
+    def __init__(self, id: _Optional[int] = ..., tag: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., created: _Optional[float] = ..., group: _Optional[str] = ..., current: bool = ..., names: _Optional[_Iterable[str]] = ..., is_promoted: bool = ...) -> None: ...
+
+class MoveNameRequest(_message.Message):
+    __slots__ = ("name", "checkpoint", "leaves", "drop")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint: str
+    leaves: float
+    drop: bool
+    def __init__(self, name: _Optional[str] = ..., checkpoint: _Optional[str] = ..., leaves: _Optional[float] = ..., drop: bool = ...) -> None: ...
+
+class MoveNameReply(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class DeleteCheckpointRequest(_message.Message):
     __slots__ = ("tag",)

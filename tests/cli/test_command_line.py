@@ -89,8 +89,6 @@ def test_a_count_may_be_written_with_an_exponent_or_in_groups(word: str) -> None
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        (["models"], "hps client checkpoints --server h:1"),
-        (["models", "ctr", "--show", "a"], "'hps evaluate DATA --server h:1 --checkpoint TAG'"),
         (["lookup", "ctr", "C1=a"], "'hps client pull TABLE KEY --server h:1'"),
     ],
 )

@@ -81,6 +81,7 @@ class LifeMachine(RuleBasedStateMachine):
     more_tables: tuple[hps.TableConfig, ...] = ()
     admission: hps.Admission | None = None
     max_rows: int | None = None
+    negative_rate = 0.3  # of the occurrences without a click
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +110,9 @@ class LifeMachine(RuleBasedStateMachine):
             expiry=self.expiry,
             admission=self.admission,
             max_rows=self.max_rows,
+            negative_rate=self.negative_rate,
         )
+        self.more_shows = ads.more_shows
         self.server = self.lab.server(ads, *self.more_tables, scale=self.scale)
 
     def count(self, keys: list[int], grads: Any, clicks: Any, shows: Any = None) -> None:
@@ -133,7 +136,7 @@ class LifeMachine(RuleBasedStateMachine):
         """A row that is given weights in the period, and so many shows and clicks more."""
         before = life.Counts(old.show, old.click, max(old.last_period, 0))
         show, click, last, death = life.counted(
-            self.life_rules(), before, shows, clicks, self.period
+            self.life_rules(), before, shows, clicks, self.period, self.more_shows
         )
         return Row(weights, show, click, last, death or -1)
 
@@ -390,6 +393,7 @@ class LifeMachine(RuleBasedStateMachine):
 class MortalMachine(LifeMachine):
     """The same of a table whose rows die: by their scores, and by their age."""
 
+    negative_rate = 1.0
     expiry = hps.Expiry(unseen=4, min_score=0.8, decay=0.9, nonclick=0.3, click=1.0)
     other_rules = (expiry, hps.Expiry(unseen=2), hps.Expiry(min_score=0.4, decay=0.7))
 
@@ -431,6 +435,7 @@ class AdmittingMachine(MortalMachine):
     by scores: by their age those that wait die, too."""
 
     scale = 2.4
+    negative_rate = 0.6
     admission = hps.Admission(count=3)
     num_admitted = 0
     other_rules = (
@@ -445,9 +450,9 @@ class AdmittingMachine(MortalMachine):
         assert self.admission is not None and self.admission.count is not None
         if key not in self.model:
             before = self.aside.pop(key, life.Counts(0.0, 0.0, 0))
-            if before.show + shows < self.admission.count:
-                total = before.show + shows, before.click + clicks, self.period
-                self.aside[key] = life.Counts(*total)
+            show = np.float32(before.show) + life.shows_of(shows, clicks, self.more_shows)
+            if show < self.admission.count:
+                self.aside[key] = life.Counts(float(show), before.click + clicks, self.period)
                 return
             old = Row(ABSENT.weights, before.show, before.click, self.period)
             type(self).num_admitted += before.show > 0

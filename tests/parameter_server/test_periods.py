@@ -325,6 +325,42 @@ def _count_wrongly(server: hps.ParameterServer) -> None:
     server.checkpoint()
 
 
+def test_what_is_no_click_counts_as_many_shows_as_its_sample_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled = replace(ADS, negative_rate=0.25)
+    shows = np.float32(0)
+    for table, more in ((sampled, 3), (replace(ADS, negative_rate=0.3), 1 / 0.3 - 1), (ADS, 0)):
+        with hps.ParameterServer(config(tmp_path, table)) as server:
+            server.push("ads", KEYS, ONES, LABELS)
+            server.push("ads", KEYS[:1], ONES[:1])  # one without a label is no click
+            shows = shows + (np.float32(2) + np.float32(more) * np.float32(1))
+            shows = shows + (np.float32(1) + np.float32(more) * np.float32(1))
+            assert counts(server, KEYS[:1])[0] == [float(shows)]
+        with hps.open(tmp_path / "store") as reader:
+            assert reader.tables["ads"] == table
+            assert counts(reader, KEYS[:1])[0] == [float(shows)]
+    with hps.ParameterServer(config(tmp_path, sampled)) as server:
+        server.advance_period()
+    assert main(["stats", str(tmp_path / "store")]) == 0
+    assert "what is no click counts as 1 / 0.25 shows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"negative_rate": 0}, "negative_rate=0 must be .* of at least 1e-12 and at most 1"),
+        ({"negative_rate": 9e-13}, "negative_rate=9e-13 must be"),
+        ({"negative_rate": 1.5}, r"negative_rate=1\.5 must be"),
+        ({"negative_rate": float("nan")}, "negative_rate=nan must be"),
+        ({"negative_rate": 0.5, "statistics": False}, "negative_rate=0.5 .* give statistics=True"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(hps.ConfigError, match=message):
+        replace(ADS, **fields)
+
+
 def test_files_of_a_store_say_whether_it_counts(tmp_path: Path) -> None:
     for name, statistics in (("plain", False), ("counting", True)):
         table = hps.TableConfig(name="ads", dim=4, statistics=statistics)

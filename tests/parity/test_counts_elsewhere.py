@@ -4,6 +4,7 @@ Above it: pytest. Below it: the batches of test_counts.py; real servers and logi
 process.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,9 @@ def test_servers_that_were_killed_count_what_one_process_does(
 
 
 @pytest.mark.parametrize(("size", "depth"), [(1, 0), (2, 0), (3, 0), (3, 2)])
-def test_ranks_count_what_one_process_does(
-    expected: dict[str, Any], tmp_path: Path, size: int, depth: int
-) -> None:
+def test_ranks_count_what_one_process_does(tmp_path: Path, size: int, depth: int) -> None:
+    """One whose updates are of as many examples: shows of a sample are rounded at each."""
+    expected = run(tmp_path / "one", accumulate=size)
     config = hps.Config(path=tmp_path / "store", tables=tables())
 
     def body(world: LocalWorld) -> dict[str, Any]:
@@ -82,6 +83,11 @@ def test_ranks_count_what_one_process_does(
         assert reader.period == 2
         counted = reader.statistics("ads", ALL)
         assert {name: part.tolist() for name, part in counted.items()} == expected["counts"]
+
+
+def unsampled() -> list[hps.TableConfig]:
+    ads, users = tables()
+    return [replace(ads, negative_rate=1.0), users]
 
 
 @pytest.mark.parametrize("where", ["ranks", "servers"])
@@ -101,16 +107,16 @@ def test_a_batch_is_added_to_a_count_once(tmp_path: Path, where: str) -> None:
         return [found["show"].item(), found["click"].item()]
 
     clicks = np.array([1, 0, 1], np.float32)
-    with hps.ParameterServer(hps.Config(path=tmp_path / "one", tables=tables())) as server:
+    with hps.ParameterServer(hps.Config(path=tmp_path / "one", tables=unsampled())) as server:
         expected = one_push(server, keys, clicks)
     assert expected == [2.0**24 + 4, 2.0]
     if where == "servers":
-        with service(tmp_path, 2, tables()) as servers, servers.client() as client:
+        with service(tmp_path, 2, unsampled()) as servers, servers.client() as client:
             assert one_push(client, keys, clicks) == expected
         return
 
     def body(world: LocalWorld) -> list[float]:
-        config = hps.Config(path=tmp_path / "ranks", tables=tables())
+        config = hps.Config(path=tmp_path / "ranks", tables=unsampled())
         with hps.ClusterParameterServer(config, world) as server:
             own = slice(world.rank, world.rank + 1)
             return one_push(server, keys[own], clicks[own])

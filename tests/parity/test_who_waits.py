@@ -18,12 +18,12 @@ from hps.cluster.folder.offline import reshard
 from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.ranks import run_ranks, successes
 from tests.parity import test_deaths
-from tests.parity.test_counts import ALL, BATCHES, skip_without
+from tests.parity.test_counts import ALL, BATCHES, FEATURES, skip_without
 from tests.parity.test_deaths import PERIODS
 from tests.parity.test_deaths_elsewhere import counts, train
 from tests.service.client.client_lab import service
 
-COUNT = 6
+COUNT = 6  # shows, of which each occurrence without a click is two
 SMALL_GPU = hps.GpuCacheConfig(bytes=130_000, device="cpu")
 RULES = {
     "count": hps.Admission(count=COUNT),
@@ -40,7 +40,8 @@ def tables(rule: str) -> list[hps.TableConfig]:
             replace(ads, expiry=None, statistics=False, admission=RULES[rule]),
             replace(users, statistics=True),
         ]
-    return [replace(ads, admission=RULES[rule]), users]
+    rate = 0.5 if rule == "count" else 1.0
+    return [replace(ads, admission=RULES[rule], negative_rate=rate), users]
 
 
 def run(path: Path, rule: str, depth: int = 0, **changes: Any) -> dict[str, Any]:
@@ -78,7 +79,11 @@ def recounted() -> list[int]:
     found = []
     for period in range(PERIODS):
         for batch in BATCHES[period::PERIODS]:
-            seen.update(batch.features["ads"].keys_L.tolist())
+            ids = batch.features["ads"]
+            example = np.tile(np.arange(len(batch)), FEATURES)
+            labels = batch.labels.numpy()[np.repeat(example, np.diff(ids.offsets.numpy()))]
+            for key, label in zip(ids.keys_L.tolist(), labels.tolist(), strict=True):
+                seen[key] += 1 if label else 2
         found.append(sum(shows >= COUNT for shows in seen.values()))
     return found
 

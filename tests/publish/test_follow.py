@@ -16,12 +16,13 @@ import pytest
 import torch
 
 import hps
+from hps.checkpoint.blobs import table_to_json
 from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
-from hps.publish.version import chain_of
+from hps.publish.version import PublishedTable, chain_of
 from hps.train import TrainOptions, train
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, local_table
 
 SMALL = {"dim": 4, "hidden": (8,), "dram": "16MiB", "batch_size": 256}
 
@@ -256,6 +257,14 @@ def test_a_module_of_a_users_own_is_published_by_its_weights(tmp_path: Path) -> 
     assert [one["name"] for one in version.model.tensors] == ["weight", "bias"]
     with pytest.raises(hps.ConfigError, match="stored by a user's own loop"):
         hps.Model.load(tmp_path / "pub")
+
+
+def test_rows_of_a_version_count_nothing_whatever_their_table_counts() -> None:
+    table = hps.TableConfig(name="ads", dim=4, statistics=True, negative_rate=0.5)
+    none = dict.fromkeys(("base", "changed", "removed"))
+    published = PublishedTable(table=table_to_json(table), dtype="float32", rows=0, **none)
+    local = local_table(published)
+    assert (local.statistics, local.negative_rate) == (False, 1.0)
 
 
 def test_what_does_not_go_together_is_named(days: Path) -> None:

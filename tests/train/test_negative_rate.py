@@ -18,6 +18,7 @@ from hps.train.predict import predict_log
 from hps.train.recipe import ModelRecipe
 from tests.kinds import POOLING
 from tests.logs import write_criteo
+from tests.twins import life
 
 SMALL = {"dim": 4, "hidden": (8,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
 
@@ -98,6 +99,51 @@ def test_a_run_that_goes_on_keeps_the_rate(tmp_path: Path) -> None:
     more = write_rare(tmp_path / "more", 1_000, seed=9)
     again = run(more, store, resume=True, new_data=True, negative_rate=0.25)
     assert again["examples"] == len(kept_labels(more, 0.25)) and again["negative_rate"] == 0.25
+
+
+def shows_of(batches: list[hps.Batch], rate: float) -> dict[int, list[float]]:
+    """Shows and clicks of each key, as the twin of the native core counts them."""
+    found: dict[int, list[float]] = {}
+    for batch in batches:
+        ids = batch.features["features"]
+        examples = np.repeat(
+            np.arange(len(ids.offsets) - 1) % len(batch), np.diff(ids.offsets.numpy())
+        )
+        of_batch: dict[int, list[int]] = {}
+        labels = batch.labels.numpy()[examples].astype(int)
+        for key, label in zip(ids.keys_L.tolist(), labels.tolist(), strict=True):
+            counts = of_batch.setdefault(key, [0, 0])
+            counts[0] += 1
+            counts[1] += label
+        for key, (count, clicks) in of_batch.items():
+            show, click = found.get(key, (0.0, 0.0))
+            more = life.shows_of(count, clicks, 1 / rate - 1)
+            found[key] = [float(np.float32(show) + more), click + clicks]
+    return found
+
+
+@pytest.mark.parametrize("two_level", [None, 1e-9])
+def test_rows_count_what_is_kept_as_all_that_it_is_a_sample_of(
+    tmp_path: Path, two_level: float | None
+) -> None:
+    log, store = write_rare(tmp_path / "log", 1_000), tmp_path / "store"
+    rate, model = 0.3, "deepfm"
+    more: dict[str, Any] = {"negative_rate": rate, "two_level": two_level, "model": model}
+    run(log, store, statistics=True if two_level is None else None, limit=192, **more)
+    run(log, store, resume=True)
+    config = ReaderConfig(format="criteo", batch_size=64, negative_rate=rate)
+    tables = [hps.TableConfig(name="features", dim=1)]
+    batches = list(hps.reader.open_reader(log, tables=tables, config=config))
+    expected = shows_of(batches, rate)
+    assert sum(map(len, batches)) > 192
+    with hps.open(store) as server:
+        rates = {name: table.negative_rate for name, table in server.tables.items()}
+        counts = "features" if two_level is None else "features.first_order"
+        assert rates == {name: rate if name == counts else 1 for name in server.tables}
+        found = server.statistics(counts, np.array(list(expected)))
+    assert [found["show"].tolist(), found["click"].tolist()] == [
+        list(each) for each in zip(*expected.values(), strict=True)
+    ]
 
 
 def test_a_model_that_was_stored_without_a_rate_has_all_negatives(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class TwinDramCache:
         self.first = 4 * layout.has_statistics  # float from which on rows are alike in all layouts
         self.period = 0
         self.rules: Any = None
+        self.more_shows = float(others.get("more_shows", 0.0))
         self.kind, self.dim = optimizer_kind, dim
         self.row_bytes, self.state_floats = layout.row_bytes, layout.state_floats
         self.layout = layout
@@ -332,7 +333,7 @@ class TwinDramCache:
             return
         counts, periods = row.view(np.float32), row.view(np.uint32)
         before = life.Counts(*counts[2:4].tolist(), *periods[4:6].tolist())
-        after = life.counted(self.rules, before, shows, clicks, self.period)
+        after = life.counted(self.rules, before, shows, clicks, self.period, self.more_shows)
         counts[2:4] = after.show, after.click
         periods[4:6] = after.last_period, after.dies_at
 

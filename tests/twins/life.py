@@ -49,12 +49,20 @@ def dies_at(rules: Any, show: float, click: float, last_period: int) -> int:
     return last_period + 1 + int(np.argmax(is_dead)) if is_dead.any() else 0
 
 
-def counted(rules: Any, before: Counts, shows: int, clicks: int, period: int) -> Counts:
+def shows_of(occurrences: int, clicks: int, more_shows: float) -> Any:
+    """What occurrences count as, each that is no click as so many shows more than one; float32."""
+    return Float(occurrences) + Float(more_shows) * Float(occurrences - clicks)
+
+
+def counted(
+    rules: Any, before: Counts, occurrences: int, clicks: int, period: int, more_shows: float = 0.0
+) -> Counts:
     """A row's counts after an update of so many occurrences in a period; rules None: no decay."""
     show, click = Float(before.show), Float(before.click)
     if rules is not None:
         power = powers(rules.decay)[min(period - before.last_period, MAX_GAP)]
         show, click = show * power, click * power
-    show, click = show + Float(shows), click + Float(clicks)
+    show = show + shows_of(occurrences, clicks, more_shows)
+    click = click + Float(clicks)
     death = 0 if rules is None else dies_at(rules, show, click, period)
     return Counts(float(show), float(click), period, death)

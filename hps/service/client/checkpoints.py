@@ -10,6 +10,7 @@ is deleted by a later checkpoint.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -60,11 +61,16 @@ class ShardsCheckpoint:
         """As its caller named it, or None."""
         return None if not self.info.tag or part_name(self.info.tag) else self.info.tag
 
+    @property
+    def name_now(self) -> str:
+        """Its tag, or its id as id:N."""
+        return text_of(self.tag or int(self.info.id))
+
     def described(self) -> Json:
         """As ParameterServer.checkpoints() lists it."""
         parts, info = self.parts, self.info
         listed = describe(self.tag, info.id, parts, info.created, info.current)
-        return {**listed, "automatic": not self.name}
+        return {**listed, "automatic": not self.name, "names": list(info.names)}
 
 
 @dataclass
@@ -122,7 +128,7 @@ class RemoteParts:
         if dense_side.READER in blobs:
             first.reader = blobs[dense_side.READER]
         self._shards.flush()
-        before = {found.name for found in self._wholes(self.listed())}
+        before = {found.name for found in self.kept()}
         name = uuid4().hex
         first.tag = tag or part_tag(name)
         other = pb.CheckpointRequest(tag=part_tag(name), group=name, clients=first.clients)
@@ -162,7 +168,11 @@ class RemoteParts:
         """As Parts: checkpoints without a tag but the newest go."""
         listed = self.listed()
         kept = self._wholes(listed)
-        unnamed = [found for found in kept if found.tag is None and found.name]
+        unnamed = [
+            found
+            for found in kept
+            if found.tag is None and found.name and not found.info.is_promoted
+        ]
         for found in unnamed[:-_KEEP_LAST]:
             self.delete(found)
         named = {_name_of(info.group) for info in listed[0]}
@@ -172,7 +182,9 @@ class RemoteParts:
                 is_part = part_name(info.tag) is not None and info.group not in named
                 is_old = info.created < own - _LEFTOVER_SECONDS
                 if is_part and (info.group in draft.before or is_old):
-                    self._delete_one(session, pb.DeleteCheckpointRequest(tag=text_of(info.id)))
+                    with suppress(ConfigError):  # the reply to an attempt that did it was lost
+                        request = pb.DeleteCheckpointRequest(tag=text_of(info.id))
+                        self._delete_one(session, request)
 
     # Those that are kept.
 
@@ -188,7 +200,7 @@ class RemoteParts:
     def to_read(self, tag: str | int | None) -> ShardsCheckpoint | None:
         """As Parts; refuses None where none of those that are kept is current."""
         if tag is None:
-            kept = self._wholes(self.listed())
+            kept = self.kept()
             if kept and not any(found.info.current for found in kept):
                 raise _without_current(kept)
             if not kept:
@@ -232,26 +244,41 @@ class RemoteParts:
     def delete(self, whole: ShardsCheckpoint) -> list[str]:
         """As Parts: on shard 0 first; without it the others' parts are parts of none."""
         readers: list[str] = []
-        for session, info in zip(self._connections.sessions, whole.parts, strict=True):
+        for index, info in enumerate(whole.parts):
+            session = self._connections.sessions[index]
             request = pb.DeleteCheckpointRequest(tag=text_of(info.id))
-            readers += self._delete_one(session, request)
+            try:
+                readers += self._delete_one(session, request)
+            except ConfigError:
+                # Either the reply to an attempt that deleted it was lost, or, of shard 0, it has a
+                # promoted name: then it stays, and so must its other parts.
+                if index == 0 and any(one.id == info.id for one in self.listed()[0]):
+                    raise
         return readers
 
     def described(self) -> list[Json]:
         """As Parts."""
-        return [found.described() for found in self._wholes(self.listed())]
+        return [found.described() for found in self.kept()]
 
     def find(self, tag: str | int | None) -> ShardsCheckpoint:
-        """A checkpoint by its tag or id; None is the current one, or the newest where none is.
+        """A checkpoint by its tag, promoted name or id; None is the current one, or the newest
+        where none is.
 
         Raises:
             ConfigError: there is none, on all shards.
         """
-        kept = self._wholes(self.listed())
+        kept = self.kept()
+        for found in kept:
+            if isinstance(tag, str) and tag in found.info.names:
+                return found
         current = next((found for found in kept if found.info.current), kept[-1] if kept else None)
         where = f"what all {len(self._connections.sessions)} shard(s) hold"
         words = (where, "there is no checkpoint yet")
         return find_or_current(kept, tag, lambda found: (found.tag, found.info.id), current, words)
+
+    def kept(self) -> list[ShardsCheckpoint]:
+        """Those of which all shards have their part, oldest first."""
+        return self._wholes(self.listed())
 
     def listed(self) -> list[list[pb.CheckpointInfo]]:
         """The checkpoints of each shard; of shard 0's that is current which the rows descend from,
@@ -281,12 +308,9 @@ class RemoteParts:
         return None if mark is None else [mark.incarnation, mark.sequence]
 
     def _delete_one(self, session: Session, request: pb.DeleteCheckpointRequest) -> list[str]:
-        try:
-            (reply,) = self._connections.ask_all(
-                "DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session]
-            )
-        except ConfigError:  # the reply to an attempt that deleted it was lost
-            return []
+        (reply,) = self._connections.ask_all(
+            "DeleteCheckpoint", request, pb.DeleteCheckpointReply, [session]
+        )
         return list(reply.readers)
 
 

@@ -28,6 +28,7 @@ from hps.errors import RemoteError
 from hps.service.client.checkpoints import RemoteParts
 from hps.service.client.connections import Connections
 from hps.service.client.division import KeyDivision
+from hps.service.client.names import RemoteNames
 from hps.service.client.options import ClientConfig, ClientFields
 from hps.service.client.periods import PeriodVerbs
 from hps.service.client.plans import MAX_IDLE_PLANS, RemoteRows
@@ -114,9 +115,9 @@ class RemoteParameterServer:
         self._pushes = Pushes(self._connections, self._shards, division, plans, self._pulls)
         self._table_verbs = TableVerbs(self._connections, self._shards, division)
         self._periods = PeriodVerbs(self._connections, self._shards, division, self._loop)
-        self._checkpoints = CheckpointsOverParts(
-            RemoteParts(self._connections, self._shards, self._loop)
-        )
+        parts = RemoteParts(self._connections, self._shards, self._loop)
+        self._checkpoints = CheckpointsOverParts(parts)
+        self._names = RemoteNames(self._connections, self._shards, parts)
         self._waiters = Waiters(self._connections.where)
 
     @classmethod
@@ -525,7 +526,8 @@ class RemoteParameterServer:
         return self._checkpoints.checkpoint_state(tag)
 
     def checkpoints(self) -> list[Json]:
-        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created.
+        """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created,
+        names (that they were promoted to).
 
         Those that the shards take by themselves are not listed, but for the one that a single
         shard takes at its end, as `automatic`. The checkpoint that the rows descend from is
@@ -543,6 +545,11 @@ class RemoteParameterServer:
             ConfigError: no such checkpoint, or None.
         """
         return self._checkpoints.delete_checkpoint(tag)
+
+    @property
+    def names(self) -> RemoteNames:
+        """Promoted names: `names.promote("day-3")`, `names.roll_back()`, `names.drop("live")`."""
+        return self._names
 
     # Lifetime.
 

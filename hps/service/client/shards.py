@@ -9,7 +9,7 @@ from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError, no_such_table
 from hps.service.client.connections import Connections
 from hps.service.client.session import MOST_UNDER_WAY
-from hps.service.messages.table_messages import from_message, without_rules
+from hps.service.messages.table_messages import from_message, without_rate, without_rules
 from hps.v1 import parameter_server_pb2 as pb
 
 _LOOKS = 3  # at shards that seem to be of different services, while checkpoints are taken
@@ -96,6 +96,29 @@ class Shards:
                     "they have counted; start it with a newer hps"
                 )
 
+    def refuse_rateless(self, verb: str) -> None:
+        """Raises ConfigError for a server of an older hps, which would make a table without its
+        negative_rate; RemoteError where one does not answer."""
+        replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
+        for session, reply in zip(self._connections.sessions, replies, strict=True):
+            if not reply.has_rates:
+                raise ConfigError(
+                    f"{verb}: shard {session} is served by hps {reply.version}, which makes no "
+                    "tables with negative_rate; start it with a newer hps"
+                )
+
+    def refuse_nameless(self, verb: str) -> None:
+        """Raises ConfigError where shard 0 is served by an older hps, which has no promoted names;
+        RemoteError where it does not answer."""
+        first = self._connections.sessions[:1]
+        request = pb.DescribeRequest()
+        (reply,) = self._connections.ask_all("Describe", request, pb.DescribeReply, first)
+        if not reply.has_names:
+            raise ConfigError(
+                f"{verb}: shard {first[0]} is served by hps {reply.version}, which has no promoted "
+                "names; start it with a newer hps"
+            )
+
     def flush(self, durable: bool = False) -> None:
         """As `RemoteParameterServer.flush`."""
         self.check_usable("flush")
@@ -134,6 +157,9 @@ class Shards:
         if not all(reply.has_rules for reply in replies):
             for described in (table for reply in replies for table in reply.tables):
                 without_rules(described)
+        if not all(reply.has_rates for reply in replies):
+            for described in (table for reply in replies for table in reply.tables):
+                without_rate(described)
         tables = [{t.name: from_message(t) for t in reply.tables} for reply in replies]
         self.tables = {
             name: table

@@ -181,6 +181,8 @@ class TableVerbs:
             self._shards.periods("create_table with statistics")  # of which an older hps has none
         if has_rules(table):
             self._shards.refuse_older(f"create_table({table.name!r})")
+        if table.negative_rate < 1:
+            self._shards.refuse_rateless(f"create_table({table.name!r})")
         request = pb.CreateTableRequest(table=to_message(table))
         first, others = self._connections.sessions[:1], self._connections.sessions[1:]
         replies = self._connections.ask_all("CreateTable", request, pb.CreateTableReply, first)

@@ -49,6 +49,8 @@ def to_message(table: TableConfig) -> Table:
         message.admission.CopyFrom(pb.Admission(**table.admission.described()))
     if table.is_narrow:
         message.dtype, message.rounding = table.dtype, table.rounding
+    if table.negative_rate < 1:
+        message.negative_rate = table.negative_rate
     return message
 
 
@@ -58,9 +60,15 @@ def has_rules(table: TableConfig) -> bool:
 
 
 def without_rules(message: Table) -> None:
-    """Makes it the message of an older hps."""
+    """Makes it the message of an hps that knows no rules."""
     for name in ("expiry", "admission", "max_rows", "max_bytes", "dtype", "rounding"):
         message.ClearField(name)
+    without_rate(message)
+
+
+def without_rate(message: Table) -> None:
+    """Makes it the message of an hps whose tables count all occurrences alike."""
+    message.ClearField("negative_rate")
 
 
 def from_message(message: Table) -> TableConfig:
@@ -89,7 +97,7 @@ def from_message(message: Table) -> TableConfig:
         options["initializer"] = _make(INITIALIZERS, message.initializer.kind, numbers, where)
     if message.HasField("features"):
         options["features"] = list(message.features.names)
-    for name in ("share", "max_rows", "max_bytes", "dtype", "rounding"):
+    for name in ("share", "max_rows", "max_bytes", "dtype", "rounding", "negative_rate"):
         if value := getattr(message, name):
             options[name] = value
     if message.HasField("expiry"):

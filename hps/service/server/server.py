@@ -89,6 +89,7 @@ def _own_handlers(calls: Service, shard: Shard) -> dict[str, Handler]:
         "ListCheckpoints": store.list_checkpoints,
         "DeleteCheckpoint": store.delete_checkpoint,
         "CheckpointState": store.checkpoint_state,
+        "MoveName": store.move_name,
         "Stats": store.stats,
     }
     handlers = {name: calls.unary(name, run) for name, run in unary.items()}

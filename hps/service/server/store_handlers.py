@@ -28,6 +28,7 @@ from hps.service.server.auth import (
 from hps.service.server.calls import Call
 from hps.service.server.limits import ServerLimits
 from hps.service.server.log_lines import LogLines
+from hps.service.shard.checkpoints import NameMove
 from hps.service.shard.shard import Ack, Identity, Shard, Terms
 from hps.v1 import parameter_server_pb2 as pb
 
@@ -73,6 +74,8 @@ class StoreHandlers:
             cuts=self._checkpoint_names(call),
             period=self._shard.period,
             has_rules=True,
+            has_rates=True,
+            has_names=True,
         ).SerializeToString()
 
     def open_session(self, call: Call, data: bytes) -> bytes:
@@ -255,6 +258,8 @@ class StoreHandlers:
                     created=info["created"],
                     group=info["group"],
                     current=info["current"],
+                    names=info["names"],
+                    is_promoted=info["is_promoted"],
                 )
                 for info in listed
             ],
@@ -271,6 +276,20 @@ class StoreHandlers:
         readers = self._shard.delete_checkpoint(tag, call.remaining())
         self._log.info("checkpoint deleted", tag=name, id=number)
         return pb.DeleteCheckpointReply(readers=readers).SerializeToString()
+
+    def move_name(self, call: Call, data: bytes) -> bytes:
+        request = read_small(pb.MoveNameRequest, data)
+        require_right(call.caller, EVERY_TABLE, ADMIN)
+        given = _tag(request.checkpoint)
+        if (given is None) != bool(request.leaves) or (request.drop and given is not None):
+            raise ConfigError(
+                "MoveName: give the checkpoint that gets the name, or when the one that it leaves "
+                "was created (leaves), and drop only with that"
+            )
+        move = NameMove(request.name, given, request.leaves, request.drop)
+        number = self._shard.move_name(move, call.remaining())
+        self._log.info("name moved", name=request.name, id=number)
+        return pb.MoveNameReply(id=number).SerializeToString()
 
     def checkpoint_state(self, call: Call, data: bytes) -> bytes:
         request = read_small(pb.CheckpointStateRequest, data)

@@ -6,19 +6,37 @@ mutations.py, which is told of a restore. Each takes the turn.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from hps.checkpoint.blobs import MODEL, READER
 from hps.checkpoint.dense_mark import DENSE_PARTS, DenseMark, holds_dense
 from hps.checkpoint.names import check_tag, part_name
 from hps.common.json_text import Json
-from hps.errors import MismatchError, StoreError
+from hps.errors import ConfigError, MismatchError, StoreError
 from hps.service.shard.core import LONG, ServedStore
 from hps.service.shard.mutations import Mutations
 from hps.service.shard.reads import Reads
+from hps.ssd_store.promote import NamedCheckpoints
 from hps.update_log import ServedCheckpoint
 from hps.update_log.history import FIRST_LINEAGE
+
+
+@dataclass(frozen=True)
+class NameMove:
+    """Where a promoted name goes.
+
+    Args:
+        name: the name.
+        checkpoint: what gets it; None: it leaves the one that it has.
+        leaves: when that one was created. Where the name is another's by now, it stays.
+        drop: it is taken away, and not given back to the one before.
+    """
+
+    name: str
+    checkpoint: str | int | None
+    leaves: float
+    drop: bool
 
 
 class ShardCheckpoints:
@@ -75,6 +93,28 @@ class ShardCheckpoints:
         if model_whole and model_whole == mark.whole:
             return saved.named_mark
         return replace(mark, is_trained=True)  # the rows of another shard were
+
+    def move_name(self, move: NameMove, timeout: float) -> int | None:
+        """As Shard.move_name."""
+        if self._store.index:
+            raise ConfigError(
+                f"MoveName: names of checkpoints over several shards are those of shard 0, and "
+                f"this is shard {self._store.index} of {self._store.count}"
+            )
+        with self._store.reading(timeout) as server:
+            self._store.check_open()
+            # Asked past the server's lock, which is held by who takes a checkpoint and waits there
+            # for names that move.
+            store = server.parts.tables.store
+            path = str(server.config.path)
+            names = NamedCheckpoints(path, store.held_folder(), store.checkpoints)
+            if move.checkpoint is not None:
+                moved = names.promote(move.checkpoint, move.name)
+            elif move.drop:
+                moved = names.drop(move.name, move.leaves)
+            else:
+                moved = names.roll_back(move.name, move.leaves)
+            return None if moved["id"] is None else int(moved["id"])
 
     def delete(self, tag: str | int, timeout: float) -> list[str]:
         """As ParameterServer.delete_checkpoint."""

@@ -27,7 +27,7 @@ from hps.update_log.served_tables import known_tables
 # What a table that is there must have as it is asked for.
 _FIXED = (
     *("dim", "dtype", "optimizer", "initializer", "statistics"),
-    *("expiry", "admission", "max_rows", "max_bytes", "rounding"),
+    *("expiry", "admission", "max_rows", "max_bytes", "rounding", "negative_rate"),
 )
 
 

@@ -16,6 +16,7 @@ from hps.common.json_text import Json
 from hps.common.sharding import NUM_VIRTUAL
 from hps.errors import ChangedError, DeadlineError, MismatchError
 from hps.service.shard.core import LONG, ServedStore
+from hps.ssd_store.promoted import Promotions
 from hps.update_log import ServedCheckpoint
 from hps.update_log.history import SERVICE, whole_name
 
@@ -172,8 +173,10 @@ class Reads:
         with self._store.reading(timeout) as server:
             listed = server.checkpoints()
             self._groups = {int(one["id"]): self._group(int(one["id"])) for one in listed}
+            promoted = Promotions.load(server.parts.tables.store.held_folder()).kept
             for one in listed:
                 one["group"], _ = self._groups[int(one["id"])]
+                one["is_promoted"] = one["created"] in promoted
             return listed, server.parts.checkpoints.descent()
 
     def checkpoint_names(self, timeout: float = LONG) -> list[str]:

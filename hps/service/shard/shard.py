@@ -21,7 +21,7 @@ from hps.config import Config, TableConfig
 from hps.parameter_server.opening import Tiers
 from hps.service.shard.acknowledge import Acknowledger
 from hps.service.shard.answers import Ack, Applied, OpenedSession, PushStep, RowState, Terms
-from hps.service.shard.checkpoints import ShardCheckpoints
+from hps.service.shard.checkpoints import NameMove, ShardCheckpoints
 from hps.service.shard.core import LONG, ServedStore, ShardOptions
 from hps.service.shard.location import StoreLocation
 from hps.service.shard.mutations import Mutations
@@ -355,6 +355,14 @@ class Shard:
                 one before stays the newest. DeadlineError: the turn did not come.
         """
         return self.parts.checkpoints.take(tag, model, reader, group, timeout, model_whole)
+
+    def move_name(self, move: NameMove, timeout: float = LONG) -> int | None:
+        """Moves a promoted name; the id of the checkpoint that has it now, or None.
+
+        Raises:
+            ConfigError: as hps.ssd_store.promote; this is not the first of several shards.
+        """
+        return self.parts.checkpoints.move_name(move, timeout)
 
     def delete_checkpoint(self, tag: str | int, timeout: float = LONG) -> list[str]:
         """As ParameterServer.delete_checkpoint."""

@@ -1,5 +1,6 @@
 """Tables with rules over servers: as they are asked for on each shard, or refused by name."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ EVERYTHING = hps.TableConfig(
     max_bytes=2**62,
     dtype="bfloat16",
     rounding="nearest",
+    negative_rate=0.125,
 )
 WIDE = replace(EVERYTHING, dtype="float32", rounding="stochastic")
 
@@ -41,6 +43,7 @@ def test_a_message_keeps_every_rule() -> None:
         {"admission": hps.Admission(probability=0.1)},
         {"dtype": "bfloat16"},
         {"statistics": True},
+        {"statistics": True, "negative_rate": 0.1},
     ]
     tables = [hps.TableConfig(name="t", dim=1, **fields) for fields in rules]
     for table in (*tables, EVERYTHING, WIDE):
@@ -52,6 +55,8 @@ def test_a_message_keeps_every_rule() -> None:
         (pb.Table(name="t", dim=1, admission=pb.Admission(count=0)), r"Admission\.count=0"),
         (pb.Table(name="t", dim=1, dtype="float16"), "dtype='float16' must be one of"),
         (pb.Table(name="t", dim=1, max_rows=5), "without expiry none dies"),
+        (pb.Table(name="t", dim=1, negative_rate=0.5), "rows without statistics count none"),
+        (pb.Table(name="t", dim=1, statistics=True, negative_rate=-1), "negative_rate=-1.0 must"),
     ):
         with pytest.raises(ConfigError, match=words):
             from_message(bad)
@@ -175,6 +180,7 @@ def test_servers_may_be_changed_for_newer_ones_one_by_one(
         with HalfOlderClient(servers.addresses) as client:
             table = client.tables["all"]
             assert (table.expiry, table.dtype, table.statistics) == (None, "float32", True)
+            assert table.negative_rate == 1
             client.assign("all", np.arange(9), np.ones((9, 4), np.float32))
             assert client.num_rows("all") == 9
 
@@ -198,10 +204,33 @@ def test_a_server_that_would_pass_over_the_rules_is_not_asked(tmp_path: Path) ->
             client.erase_where("died", score_below=1.0)  # whose expiry it does not tell
 
 
+def test_a_server_that_would_pass_over_a_rate_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rateless(method: str, reply: bytes) -> bytes:
+        if method != "Describe":
+            return reply
+        described = pb.DescribeReply.FromString(reply)
+        described.ClearField("has_rates")
+        return described.SerializeToString()
+
+    sampled = replace(USERS, negative_rate=0.5)
+    with service(tmp_path, 2, (sampled,)) as servers:
+        monkeypatch.setattr(sys.modules[__name__], "_older", rateless)
+        monkeypatch.setattr(HalfOlder, "new", servers.addresses[0])
+        with HalfOlderClient(servers.addresses) as client:
+            assert client.tables == {"users": USERS}  # one of them does not tell
+            with pytest.raises(ConfigError, match=r"shard 1.* makes no tables with negative_rate"):
+                client.create_table(replace(sampled, name="ads"))
+            assert client.create_table(replace(ADS, features=[]))
+        with servers.client() as client:
+            assert client.tables["users"] == sampled
+
+
 def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -> None:
-    def asked(servers: Service, table: hps.TableConfig) -> hps.TableConfig:
+    def asked(servers: Service, table: hps.TableConfig, **how: bool) -> hps.TableConfig:
         config = servers.client().config
-        with connect(config, [table]) as server:
+        with connect(config, [table], **how) as server:
             return server.tables["ads"]
 
     plain = replace(ADS, expiry=None)  # with statistics, and no flag for rules
@@ -211,6 +240,10 @@ def test_a_run_makes_its_tables_and_takes_those_that_are_there(tmp_path: Path) -
         assert asked(servers, plain) == ADS
         with pytest.raises(ConfigError, match=r"its expiry is .* as the flags ask for"):
             asked(servers, replace(ADS, expiry=hps.Expiry(unseen=9)))
+        sampled = replace(ADS, negative_rate=0.5)
+        with pytest.raises(ConfigError, match=r"its negative_rate is 1.0, not 0.5 as the flags"):
+            asked(servers, sampled)
+        assert asked(servers, sampled, keeps_rate=True) == ADS  # as an older hps made it
 
 
 def test_a_run_whose_table_is_refused_lets_the_servers_go(
@@ -247,7 +280,7 @@ def test_one_flag_tells_the_rules(tmp_path: Path) -> None:
     text = (
         "name=all,dim=4,features=c,expire-unseen=0,expire-below=0.1,expire-decay=0.5,"
         "expire-nonclick=0,expire-click=7,admit-by=users,admit-score=0.3,max-rows=12,"
-        "max-bytes=4GiB,row-dtype=bfloat16,rounding=nearest"
+        "max-bytes=4GiB,row-dtype=bfloat16,rounding=nearest,negative-rate=0.125"
     )
     expiry = hps.Expiry(unseen=0, min_score=0.1, decay=0.5, nonclick=0.0, click=7.0)
     bounds = {"max_rows": 12, "max_bytes": 2**32}

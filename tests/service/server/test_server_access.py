@@ -91,6 +91,7 @@ DENIED = [
     (WRITER, "AdvancePeriod", pb.AdvancePeriodRequest(), "PERMISSION_DENIED", "admin"),
     (WRITER, "Statistics", pb.StatisticsRequest(table="users"), "PERMISSION_DENIED", "read"),
     (READER, "DeleteCheckpoint", pb.DeleteCheckpointRequest(), "PERMISSION_DENIED", "admin"),
+    (WRITER, "MoveName", pb.MoveNameRequest(name="live"), "PERMISSION_DENIED", "admin"),
 ]
 
 

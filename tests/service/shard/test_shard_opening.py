@@ -340,6 +340,7 @@ RULED = hps.TableConfig(
         {"max_rows": None},
         {"max_bytes": "2MiB"},
         {"rounding": "nearest"},
+        {"negative_rate": 0.5},
         {"optimizer": hps.SGD(lr=0.001, weight_decay=0.5)},
     ],
     ids=lambda change: "-".join(map(str, next(iter(change.items())))),
@@ -375,6 +376,26 @@ def test_a_served_store_is_opened_with_another_rate_and_share(tmp_path: Path) ->
     other = replace(wide, optimizer=hps.SGD(lr=0.5), share=2.0, rounding="nearest")
     lab.config = hps_config(lab.config, tables=[other])
     assert lab.open().tables == [other]
+    lab.kill()
+
+
+def test_how_rows_count_stays_while_a_log_waits(tmp_path: Path) -> None:
+    table = hps.TableConfig(name="sgd", dim=4, optimizer=hps.SGD(lr=0.001), statistics=True)
+    lab = ShardLab(tmp_path)
+    lab.config = hps_config(lab.config, tables=[table])
+    shard = lab.open()
+    shard.push(Session(shard).next(), "sgd", KEYS, ones())
+    lab.kill()
+    sampled = replace(table, negative_rate=0.5)
+    with pytest.raises(hps.ConfigError, match=r"'sgd': negative_rate=0\.5 was 1\.0 when"):
+        lab.embedded(tables=[sampled])
+    lab.kill()
+    with lab.embedded() as server:
+        server.checkpoint()
+    lab.kill()
+    with lab.embedded(tables=[sampled]) as server:
+        server.push("sgd", KEYS[:1], ones()[:1])
+        assert server.statistics("sgd", KEYS[:2])["show"].tolist() == [3, 1]
     lab.kill()
 
 
