@@ -1,11 +1,12 @@
-"""A training that publishes as it learns, and a model that follows and answers beside it.
+"""A training that learns from a growing log and publishes, and a model that follows and answers.
 
-Run it: python examples/online_loop.py. In one process for once: a thread trains on a generated log
-and publishes every few steps; the main thread asks a model that follows for the score of one
-example, again and again, and says which version has scored it, and how old that version's rows
-are. On machines apart it is the same, with a URL that both see:
+Run it: python examples/online_loop.py. In one process for once: a thread puts files of a log into a
+folder, one after the other; a second one trains on the folder as it grows, and publishes every few
+steps; the main thread asks a model that follows for the score of one example, again and again, and
+says which version has scored it, and how old that version's rows are. On machines apart it is the
+same, with URLs that both see:
 
-    hps train log.tsv --store store --publish s3://bucket/ctr --publish-every 20
+    hps train --follow s3://bucket/logs --store store --publish s3://bucket/ctr --publish-every 20
     hps.Model.load("s3://bucket/ctr", follow=True, cache_dir="/ssd/ctr")
 
 Above it: nobody. Below it: `hps.generate`, `hps.train`, `hps.Model`.
@@ -22,18 +23,45 @@ from hps.generate import GeneratorConfig
 from hps.generate.log import LogWriter
 from hps.train import TrainOptions, train
 
+IDLE_SECONDS = 1.0  # without a file, after which the training ends
+
+
+class Arrivals(threading.Thread):
+    """Puts the files of a log into a folder, as a service that logs its requests does.
+
+    Each has another name until it is whole: a training that follows the folder passes over those
+    that end with .tmp.
+    """
+
+    def __init__(self, log: Path, logs: Path, num_files: int, seconds: float) -> None:
+        super().__init__(name="arrivals")
+        self._lines = log.read_bytes().splitlines(keepends=True)
+        self._logs = logs
+        self._num_files = num_files
+        self._seconds = seconds
+
+    def run(self) -> None:
+        size = -(-len(self._lines) // self._num_files)
+        for number in range(self._num_files):
+            part = self._logs / f"{number:06}.tsv.tmp"
+            part.write_bytes(b"".join(self._lines[number * size : (number + 1) * size]))
+            part.rename(part.with_suffix(""))
+            time.sleep(self._seconds)
+
 
 class Training(threading.Thread):
-    """Trains on a log, and publishes every so many batches.
+    """Trains on a folder of logs until no more come, and publishes every so many batches.
 
     Attributes: `figures`, what `hps train --json` tells; None until it has ended, or if it failed.
     """
 
-    def __init__(self, log: Path, store: Path, place: Path, every: int) -> None:
+    def __init__(self, logs: Path, store: Path, place: Path, every: int) -> None:
         super().__init__(name="training")
         self.figures: dict | None = None
         self._options = TrainOptions(
-            data=[log],
+            follow=logs,
+            poll=0.05,
+            follow_until_idle=IDLE_SECONDS,
             store=store,
             dim=8,
             hidden=(32, 16),
@@ -61,15 +89,27 @@ def wait_for_first(place: Path, training: Training) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, num_examples: int, every: int) -> dict[str, float]:
+def run(
+    folder: Path, num_examples: int, every: int, num_files: int = 20, seconds: float = 0.2
+) -> dict[str, float]:
     """Trains, publishes, follows.
+
+    Args:
+        folder: for all of it.
+        num_examples: of the log.
+        every: batches between two versions.
+        num_files: that the log comes in.
+        seconds: between two of them.
 
     Returns:
         Version -> the score that it gave to the first example of the log.
     """
-    log, place = folder / "log.tsv", folder / "published"
+    log, logs, place = folder / "log.tsv", folder / "logs", folder / "published"
+    logs.mkdir()
     LogWriter(GeneratorConfig(examples=num_examples, keys=50_000), "criteo", 1).write(log)
-    training = Training(log, folder / "store", place, every)
+    arrivals = Arrivals(log, logs, num_files, seconds)
+    training = Training(logs, folder / "store", place, every)
+    arrivals.start()
     training.start()
     wait_for_first(place, training)
     scores: dict[str, float] = {}
@@ -82,6 +122,7 @@ def run(folder: Path, num_examples: int, every: int) -> dict[str, float]:
                 age = time.time() - model.following()["created"]
                 print(f"version {version}: {score.item():.4f}, {age:.2f} s after it was made")
             time.sleep(0.02)
+    arrivals.join()
     training.join()
     if training.figures is None:
         raise SystemExit("the training failed")

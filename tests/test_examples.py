@@ -45,7 +45,7 @@ def test_bags_of_keys_come_near_the_best_auc(
 def test_a_model_follows_what_a_training_publishes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scores = online_loop.run(tmp_path, 20_000, every=8)
+    scores = online_loop.run(tmp_path, 20_000, every=8, num_files=5, seconds=0.1)
     assert len(scores) >= 2 and online_loop.spread(scores) > 0
     told = capsys.readouterr().out
     assert all(f"version {version}: " in told for version in scores)

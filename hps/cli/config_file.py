@@ -61,11 +61,14 @@ def filled(parser: argparse.ArgumentParser, given: argparse.Namespace) -> argpar
     if _DEST in values:
         values = _File(parser, str(values[_DEST])).values(values) | values
     for one in _settable(parser):
-        if one.dest not in values and not one.option_strings and not one.default:
+        other = getattr(one, "replaced_by", "")  # as option_flags.py has it
+        is_given = one.dest in values or other in values
+        if not is_given and not one.option_strings and not one.default:
             name = one.metavar or one.dest
+            instead = f", or --{other}" if other else ""
             parser.error(
                 f"the following arguments are required: {name}, or {one.dest} in the file of "
-                "--config"
+                f"--config{instead}"
             )
         # As argparse does it: a default that is text goes through the type, and
         # of two flags for one value the first has the default.

@@ -70,7 +70,9 @@ class Switch(argparse.Action):
 
 def _add_words(to: flags.Flags, name: str, option: Option) -> None:
     words: Any = {"nargs": "*", "default": [], "type": flags.of(option.kind)}
-    to.add_argument(name, metavar=option.metavar, help=option.help, **words)
+    action = to.add_argument(name, metavar=option.metavar, help=option.help, **words)
+    if option.replaced_by:
+        action.replaced_by = option.replaced_by  # type: ignore[attr-defined]
 
 
 def _add(

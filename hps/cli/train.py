@@ -69,6 +69,7 @@ def _run(arguments: argparse.Namespace, place: RankEnvironment | None, stops: "S
         keep_freed_memory()
     resume = arguments.resume or arguments.resume_from is not None
     values = {**vars(arguments), "remote": remote, "resume": resume, "held_out": None}
+    values["followed"] = None
     options = TrainOptions(**{field.name: values[field.name] for field in fields(TrainOptions)})
     try:
         if place is None:
@@ -188,7 +189,9 @@ def is_told_elsewhere(error: HpsError, rank: int) -> bool:
     return found is not None and int(found[1]) != rank
 
 
-def _why_nothing_is_left(limit: int, epochs: int, num_examples: int) -> str:
+def _why_nothing_is_left(
+    limit: int, epochs: int, num_examples: int, folder: str | None = None
+) -> str:
     """Why a run that goes on has nothing to do.
 
     >>> _why_nothing_is_left(100, 1, 1024)
@@ -196,6 +199,8 @@ def _why_nothing_is_left(limit: int, epochs: int, num_examples: int) -> str:
     """
     if 0 < limit <= num_examples:
         return f"after {num_examples:,} examples, and --limit is {limit:,}: give a larger one"
+    if folder is not None:
+        return f"at the end of the files in {folder}, after {num_examples:,} examples"
     return (
         f"at the end of the data, after {num_examples:,} examples, and --epochs is {epochs:,}: "
         "give a larger one, or other data with --new-data"
@@ -226,11 +231,19 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
             f"ended early: {arguments.patience} validation(s) in a row were no better than that "
             f"after {best['examples']:,} examples, whose model is kept under the tag 'best'"
         )
+    follow = figures["follow"]
+    if follow is not None and figures["examples"]:
+        begun = "" if resumed_from is None else f"resumed from checkpoint {resumed_from}; "
+        return (
+            f"{begun}followed {follow['folder']} for {follow['files']:,} file(s), with "
+            f"{follow['wait_seconds']:,.1f} s of waiting"
+        )
     if figures["examples"]:
         return None if resumed_from is None else f"resumed from checkpoint {resumed_from}"
     is_sample = figures["negative_rate"] < 1
     empty = why_empty(figures["skipped_lines"], is_sample=is_sample)
-    why = f"{empty} ({names_of(arguments.data)})"
+    folder = None if follow is None else follow["folder"]
+    why = f"{empty} ({folder or names_of(arguments.data)})"
     if resumed_from is None:
         return f"nothing was trained, and no checkpoint written: DATA has no example, {why}"
     if arguments.new_data and not 0 < limit <= figures["total_examples"]:
@@ -240,7 +253,7 @@ def _outcome(arguments: argparse.Namespace, figures: Json) -> str | None:
         )
     return (
         f"nothing left to train: checkpoint {resumed_from} is "
-        f"{_why_nothing_is_left(limit, arguments.epochs, figures['total_examples'])}"
+        f"{_why_nothing_is_left(limit, arguments.epochs, figures['total_examples'], folder)}"
     )
 
 

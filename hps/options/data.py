@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hps.options.declare import named, option, switch
-from hps.options.values import DATA, PATH, SWITCH, WORD, choice, either, number, whole
+from hps.options.values import DATA, FOLDER, PATH, SWITCH, WORD, choice, either, number, whole
 from hps.reader.config import (
     FORMATS,
     LOG1P,
@@ -53,6 +53,27 @@ class DataOptions:
         DATA_HELP,
         many="*",
         metavar="DATA",
+        replaced_by="follow",
+    )
+    follow: str | Path | None = option(
+        None,
+        FOLDER,
+        "instead of DATA: a folder of logs, or its URL, whose files are read in the order of their "
+        "names, then those that appear there; --resume goes on where the model is",
+        metavar="FOLDER",
+    )
+    poll: float = option(
+        1.0,
+        number(0.01),
+        "seconds between two looks into the folder of --follow while the run waits for files",
+        metavar="SECONDS",
+    )
+    follow_until_idle: float | None = option(
+        None,
+        number(0),
+        "end a run with --follow once it has waited so long and no file came; 0: as soon as all "
+        "files are read; if not given, a signal ends it",
+        metavar="SECONDS",
     )
     test: "Sequence[PathLike]" = option(
         (),

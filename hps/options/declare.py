@@ -33,6 +33,7 @@ class Option:
         const: what the flag without a value gives; None of one with a value.
         off_help: of the second flag.
         excludes: another option that is not given together with it.
+        replaced_by: of words without a flag: the option that may be given instead of them.
         also: True of an object of Python that it may be, too.
     """
 
@@ -45,6 +46,7 @@ class Option:
     const: object = None
     off_help: str = ""
     excludes: str = ""
+    replaced_by: str = ""
     also: Callable[[object], bool] = _is_none_else
 
     def flag(self, name: str) -> str:

@@ -224,6 +224,7 @@ def _is_model(value: object) -> bool:
 SWITCH = ValueType("True or False", lambda value: isinstance(value, bool))
 WORD = ValueType("a text that is not empty", lambda value: isinstance(value, str) and value != "")
 DATA = ValueType("the path of a file, a URL, or a pattern", _is_log)
+FOLDER = ValueType("the path of a folder, or a URL", _is_path)
 PATH = ValueType("the path of a file or folder", _is_path, _path)
 SIZE = ValueType("a size above 0 in bytes, such as 1073741824, 1GiB, 800MB", _is_size)
 DEVICE = ValueType("cuda, cuda:N or cpu", _is_device)

@@ -26,6 +26,7 @@ from hps.reader.column_use import (
 )
 from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order
+from hps.reader.followed import joined
 from hps.reader.position import Cut, Position
 from hps.reader.reading_rules import (
     buffer_state,
@@ -72,9 +73,13 @@ class Reader(ABC, Iterator[Batch]):
         self._tables = tuple(tables)
         self._schema: Schema | None = None
         self._position = Position()
-        self._stream: Generator[tuple[Batch, Position], None, None] | None = None
+        self._stream: Generator[tuple[Batch, Position] | None, None, None] | None = None
         self._threads: _C.ThreadPool | None = None  # of the stream
         self._finished = False
+        self.follows = False  # the end of the last file is not the end of the log
+        self.is_dry = False  # iterating has ended at such an end
+        self.gone: Sequence[str] = ()  # files of a position taken up that are not there any more
+        self._is_whole = False  # no more files will come
         # Sizes as they were when the reader was made: a log that grows is another log.
         self._files: list[list[str | int]] = [
             [path.name, path.stat().st_size] for path in self.paths
@@ -92,10 +97,10 @@ class Reader(ABC, Iterator[Batch]):
         and the number of dense values."""
 
     @abstractmethod
-    def _read(self, start: Position) -> Generator[Cut, None, None]:
-        """Yields the batches after `start`, cut as `ReaderConfig.in_blocks` says. Sets `_position`
-        itself only at the end, for lines skipped after the last batch. Holds none that it has
-        yielded."""
+    def _read(self, start: Position) -> Generator[Cut | None, None, None]:
+        """Yields the batches after `start`, cut as `ReaderConfig.in_blocks` says, and None wherever
+        `_epoch_files` does. Sets `_position` itself only at the end, for lines skipped after the
+        last batch. Holds none that it has yielded."""
 
     @property
     def format(self) -> str:
@@ -173,6 +178,50 @@ class Reader(ABC, Iterator[Batch]):
         numbers = epoch_order(len(self.paths), self.config.shuffle_files, epoch)
         return [self.paths[number] for number in numbers]
 
+    def _epoch_files(self, epoch: int, first: int) -> Iterator[tuple[int, LogFile] | None]:
+        """The files of an epoch from a place on, each with its place; None wherever a log that is
+        followed has no further file yet."""
+        if not self.follows:
+            yield from list(enumerate(self._order(epoch)))[first:]
+            return
+        place = first
+        while place < len(self.paths) or not self._is_whole:
+            if place < len(self.paths):
+                yield place, self.paths[place]
+                place += 1
+            else:
+                yield None
+
+    def follow(self) -> None:
+        """Has iterating end, with `is_dry`, at the end of the last file; it goes on once `extend`
+        has added files, or `end` has said that none will come. Examples that do not fill a batch
+        wait for more.
+
+        Raises:
+            ConfigError: the log is read in another order than that of its files, or several times.
+        """
+        if self.config.epochs > 1 or self.config.shuffle_files is not None:
+            raise ConfigError(
+                "Reader.follow: a log that is followed is read once, in the order of its files; "
+                f"epochs={self.config.epochs} and shuffle_files={self.config.shuffle_files!r} are "
+                "given"
+            )
+        self.follows = True
+
+    def extend(self, paths: Sequence[LogFile]) -> None:
+        """Adds files behind the others; to be called while nobody iterates.
+
+        Raises:
+            StoreError: one of them is not there.
+        """
+        added: list[list[str | int]] = [[path.name, path.stat().st_size] for path in paths]
+        self._files = [*self._files, *added]
+        self.paths = (*self.paths, *paths)
+
+    def end(self) -> None:
+        """No more files will come."""
+        self._is_whole = True
+
     @property
     def schema(self) -> Schema:
         """The tables' columns in the log, before a transform. Cost: the first use may read the
@@ -223,8 +272,9 @@ class Reader(ABC, Iterator[Batch]):
         if self._stream is None:
             self._threads = None  # a forked process has none of another's
             self._stream = self._batches(self._position)
+        self.is_dry = False
         try:
-            batch, self._position = next(self._stream)
+            item = next(self._stream)
         except StopIteration:
             self._stream = self._threads = None
             self._finished = True
@@ -232,6 +282,10 @@ class Reader(ABC, Iterator[Batch]):
         except BaseException:
             self._stream = None  # the position stands; the next call tries again from there
             raise
+        self.is_dry = item is None
+        if item is None:
+            raise StopIteration
+        batch, self._position = item
         if self.transform is not None:
             batch = self.transform(batch, self._own_threads())
         batch = batch.with_ids_of(self.repeated)
@@ -244,19 +298,22 @@ class Reader(ABC, Iterator[Batch]):
             self._threads = _C.ThreadPool(self.config.num_threads())
         return self._threads
 
-    def _batches(self, start: Position) -> Generator[tuple[Batch, Position], None, None]:
-        """The batches after a position, as they are handed out, each with the position after it."""
+    def _batches(self, start: Position) -> Generator[tuple[Batch, Position] | None, None, None]:
+        """The batches after a position, as they are handed out, each with the position after it;
+        None wherever a log that is followed has run dry."""
         from hps.reader.shuffle import shuffled  # torch takes its time to import
 
         with closing(self._read(replace(start, block=None))) as cuts:
             if not self.config.shuffle_buffer:
-                for batch, _, after in cuts:
-                    yield batch, after
+                for cut in cuts:
+                    yield None if cut is None else (cut[0], cut[2])
+                    del cut
                 return
             num_examples = start.examples
-            for batch, after in shuffled(cuts, self.config, start):
-                num_examples = after.examples
-                yield batch, after
+            for item in shuffled(cuts, self.config, start):
+                num_examples = num_examples if item is None else item[1].examples
+                yield item
+                del item
             # A last batch that is left out was read with its block.
             self._position = replace(self._position, examples=num_examples)
 
@@ -267,7 +324,7 @@ class Reader(ABC, Iterator[Batch]):
         return {
             "format": self.config.format,
             **self._position.to_dict(),
-            "files": self.files,
+            "files": self._files if self.follows else self.files,  # there are many, ever more
             **self._shuffle_state(),
             **buffer_state(self.config),
             **sample_state(self.config),
@@ -296,7 +353,10 @@ class Reader(ABC, Iterator[Batch]):
             raise ConfigError(
                 f"the position is of format {state.get('format')!r}, not {self.config.format!r}"
             )
-        self._check_files(state.get("files"), position)
+        if self.follows:
+            position = self._take_files(state.get("files"), position)
+        else:
+            self._check_files(state.get("files"), position)
         self._check_order(state, position)
         check_buffer(self.config, state)
         check_sample(self.config, state)
@@ -310,12 +370,20 @@ class Reader(ABC, Iterator[Batch]):
         self._position = position
         self._finished = False
 
-    def _check_files(self, stored: object, position: Position) -> None:
+    def _take_files(self, stored: object, position: Position) -> Position:
+        """Has the files of a position, then those that are there and came later; returns it as one
+        in these."""
+        found = joined(_checked_files(stored), self._files, position)
+        paths = {name: path for (name, _), path in zip(self._files, self.paths, strict=True)}
+        # One that is gone is not read again; another stands for it where columns are looked at.
+        self.paths = tuple(paths.get(name, self.paths[-1]) for name, _ in found.files)
+        self._files = found.files
+        self.gone = [*self.gone, *found.gone]
+        return found.position
+
+    def _check_files(self, given: object, position: Position) -> None:
         """Names and sizes must agree, folders may differ: a log may be moved."""
-        if not isinstance(stored, Sequence) or not all(
-            isinstance(file, Sequence) and len(file) == 2 for file in stored
-        ):
-            raise ConfigError(f"the position's files are {stored!r}, not names and sizes")
+        stored = _checked_files(given)
         for number, (name, size) in enumerate(stored):
             given = self._files[number] if number < len(self._files) else None
             if given is None:
@@ -422,3 +490,16 @@ class Reader(ABC, Iterator[Batch]):
         self._threads = None
         if stream is not None:
             stream.close()
+
+
+def _checked_files(stored: object) -> Sequence[Sequence[str | int]]:
+    """Names and sizes of a position's files.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    if not isinstance(stored, Sequence) or not all(
+        isinstance(file, Sequence) and len(file) == 2 for file in stored
+    ):
+        raise ConfigError(f"the position's files are {stored!r}, not names and sizes")
+    return stored

@@ -269,7 +269,7 @@ class RecordReader(Reader):
             return self._unused(name, kind, "not one of the dense columns")
         return self._unused(name, kind, NOT_READ)
 
-    def _read(self, start: Position) -> Generator[Cut, None, None]:
+    def _read(self, start: Position) -> Generator[Cut | None, None, None]:
         config = self.config.in_blocks()
         size = config.batch_size
         place = start
@@ -279,10 +279,13 @@ class RecordReader(Reader):
             num_waiting = 0
             last = place  # after the last example that was read
             skipped = place.skipped
-            paths = self._order(epoch)
-            for file in range(first.file, len(paths)):
+            for next_file in self._epoch_files(epoch, first.file):
+                if next_file is None:
+                    yield None
+                    continue
+                file, path = next_file
                 row = first.offset if file == first.file else 0
-                for rows, num_bad in self._read_file(paths[file], row):
+                for rows, num_bad in self._read_file(path, row):
                     base, skipped = skipped, skipped + num_bad
                     begin = 0
                     while num_waiting + len(rows) - begin >= size:

@@ -43,9 +43,10 @@ def drawn_order(seed: int, epoch: int, first: int, count: int) -> Places:
 
 
 def shuffled(
-    blocks: Iterator[Cut], config: ReaderConfig, start: Position
-) -> Generator[tuple[Batch, Position], None, None]:
-    """The batches of blocks, each with the position after it.
+    blocks: Iterator[Cut | None], config: ReaderConfig, start: Position
+) -> Generator[tuple[Batch, Position] | None, None, None]:
+    """The batches of blocks, each with the position after it; None where that comes instead of a
+    block.
 
     Args:
         blocks: as `ReaderConfig.in_blocks` cuts the log, from `start` on.
@@ -58,7 +59,12 @@ def shuffled(
     size = config.batch_size
     passed = 0 if start.block is None else start.block.taken
     before_block = start.examples - passed
-    for block, before, after in blocks:
+    for cut in blocks:
+        if cut is None:
+            yield None
+            continue
+        block, before, after = cut
+        del cut  # holds it, too
         count = len(block)
         if passed:
             _check_same(start, count)

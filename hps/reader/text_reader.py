@@ -163,19 +163,22 @@ class TextReader(Reader):
             return _C.TextParser(native, threads)
         return PartParser(native, self.format, threads, sample)
 
-    def _read(self, start: Position) -> Generator[Cut, None, None]:
+    def _read(self, start: Position) -> Generator[Cut | None, None, None]:
         parser = self._make_parser()
         config = self.config.in_blocks()
         piece_bytes = _PIECE_BYTES * self.config.num_threads()
         place = start
         for epoch in range(start.epoch, self.config.epochs):
             first = place
-            paths = self._order(epoch)
-            for file in range(first.file, len(paths)):
+            for next_file in self._epoch_files(epoch, first.file):
+                if next_file is None:
+                    yield None
+                    continue
+                file, path = next_file
                 # Only the file that the position is in is entered elsewhere than at its beginning.
                 offset, line = (first.offset, first.line) if file == first.file else (0, 0)
                 parser.start_file(file, offset, line)
-                for _ in read_lines(paths[file], offset, piece_bytes, parser.feed):
+                for _ in read_lines(path, offset, piece_bytes, parser.feed):
                     while parser.num_ready >= config.batch_size:
                         before = place
                         batch, place = self._take(parser, config.batch_size, before, start)

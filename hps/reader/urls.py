@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from glob import has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -101,7 +102,7 @@ class UrlFile:
                 f"{self._url}: its server does not tell its size, which a position in it needs; "
                 "copy the file to a disk or to another server"
             )
-        return size, str(next((info[name] for name in _MARKS if info.get(name)), ""))
+        return size, _mark_of(info)
 
     def stat(self) -> _Stat:
         """Its size."""
@@ -224,6 +225,71 @@ class UrlStream(io.RawIOBase):
 LogFile = Path | UrlFile | BatchSource
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A file as the listing of its folder has it.
+
+    Args:
+        size: bytes; -1 where that is not known.
+        mark: of its content, or of the time of its last change; empty where that is not known.
+        open: the file, as readers take it.
+    """
+
+    size: int
+    mark: str
+    open: Callable[[], LogFile]
+
+
+class UrlFolder:
+    """A folder behind a URL, whose files are listed again and again.
+
+    Raises:
+        ConfigError: what the URL needs is not installed, or it is of a web server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._scheme = url.partition("://")[0]
+        if self._scheme.lower() in _WEB:
+            raise ConfigError(
+                f"{hidden_url(url)}: a web server does not list the files of a folder; give one of "
+                "this machine, or of an object store, such as s3://bucket/logs"
+            )
+        self._system, path = _system_of(url)
+        self._path = path.rstrip("/")
+
+    def files(self) -> tuple[dict[str, Listed], list[str]]:
+        """Name of each file -> what it is; names of what else there is. A folder that is not there
+        is an empty one: object stores know no other.
+
+        Raises:
+            StoreError: it cannot be listed.
+        """
+        self._system.invalidate_cache()
+        found: dict[str, Listed] = {}
+        others: list[str] = []
+        for info in _listed(self._url, self._system, self._path):
+            path = str(info["name"]).rstrip("/")
+            name = path.rsplit("/", 1)[-1]
+            if path == self._path:  # what some stores keep of an empty folder
+                continue
+            if info.get("type") == "directory":
+                others.append(name)
+                continue
+            url = f"{self._scheme}://{_without_root(path, self._scheme)}"
+            size = info.get("size")
+            found[name] = Listed(
+                size if isinstance(size, int) else -1,
+                _mark_of(info),
+                partial(UrlFile, url, self._system, path, info),
+            )
+        return found, sorted(others)
+
+
+def _mark_of(info: Mapping[str, Any]) -> str:
+    return str(next((info[name] for name in _MARKS if info.get(name)), ""))
+
+
 def find_urls(url: str) -> list[UrlFile]:
     """The file of a URL, or those that match a pattern, sorted by name.
 
@@ -232,19 +298,7 @@ def find_urls(url: str) -> list[UrlFile]:
         StoreError: a file cannot be looked at, or a folder of a pattern cannot be listed.
     """
     shown = hidden_url(url)
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ConfigError(
-            f"{shown}: reading URLs needs fsspec; install it with: pip install 'hps-ctr[url]'"
-        ) from error
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"{shown}: {_told(url, error)}; fsspec reads it once the package for its kind is "
-            "installed, such as s3fs for s3:// and gcsfs for gs://"
-        ) from error
+    system, path = _system_of(url)
     system.invalidate_cache()  # of an earlier listing of this process
     if not has_magic(path) or _tried(url, lambda: system.exists(path)):
         return [UrlFile(url, system, path)]
@@ -263,6 +317,29 @@ def find_urls(url: str) -> list[UrlFile]:
         UrlFile(f"{scheme}://{_without_root(name, scheme)}", system, name, found[name])
         for name in sorted(found)
     ]
+
+
+def _system_of(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and what the URL names there.
+
+    Raises:
+        ConfigError: fsspec or what it needs for the URL is not installed.
+    """
+    shown = hidden_url(url)
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ConfigError(
+            f"{shown}: reading URLs needs fsspec; install it with: pip install 'hps-ctr[url]'"
+        ) from error
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{shown}: {_told(url, error)}; fsspec reads it once the package for its kind is "
+            "installed, such as s3fs for s3:// and gcsfs for gs://"
+        ) from error
+    return system, path
 
 
 def _nearest_folder(url: str, system: Any, path: str) -> str:

@@ -22,6 +22,7 @@ from hps.train.checks import (
 from hps.train.context import RunContext
 from hps.train.dense_watch import DenseWatch
 from hps.train.first_score import score_new_data
+from hps.train.following import Following
 from hps.train.lineage import ancestor_of
 from hps.train.periods import Periods
 from hps.train.progressive import Progressive
@@ -51,6 +52,7 @@ class Begun:
         validation: of the model between steps; None for none.
         resumed_from: the checkpoint that the run goes on from, in words; None for a new model.
         changes: what goes on otherwise than it was stored, a line each.
+        following: of the folder that is followed; None where DATA was given.
         base_rate: the share of clicks that a new model begins at; None where it does not.
         new_data: what the model of before makes of DATA; None where that is not asked for.
     """
@@ -63,6 +65,7 @@ class Begun:
     validation: Validation | None
     resumed_from: str | None
     changes: list[str]
+    following: Following | None
     base_rate: float | None
     new_data: Json | None
 
@@ -88,8 +91,13 @@ def begin(
             does not fit the flags; the server has not gone back to it.
     """
     stored = _stored(options, server)
+    if context.following is not None:
+        reader.follow()
     if stored is not None and not options.new_data:
         reader.load_state_dict(stored.reader)
+        if context.following is not None:
+            context.following.folder.add_read(reader.files)
+            context.following.say_notes()
     check_tag_free(options, server, stored)
     recipe = recipe_of(options, reader)
     if stored is not None:
@@ -98,7 +106,7 @@ def begin(
     trainer = Trainer(server, recipe, options, context.ranks)
     periods = Periods(server, trainer, options, checkpoints, context.progress.say)
     if options.progressive:
-        trainer.progressive = Progressive(reader.paths, context.ranks)
+        trainer.progressive = Progressive(context.ranks)
 
     def check_logs() -> None:
         """Where it was not clear before what features the model has."""
@@ -134,6 +142,7 @@ def begin(
         validation=measured,
         resumed_from=None if stored is None else str(stored),
         changes=changes,
+        following=context.following,
         base_rate=base_rate,
         new_data=new_data,
     )

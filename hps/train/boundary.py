@@ -12,6 +12,7 @@ from hps.stops import Stops
 from hps.train.ranks import TrainingRanks
 
 _CHECKPOINT = 1
+IDLE_SECONDS = 10.0  # of a wait, after which what was trained is saved
 _STOP = 2  # and the number of the signal
 
 
@@ -61,6 +62,17 @@ class Boundary:
         """Counts a batch."""
         self._num_batches += 1
         self.is_saved = False
+
+    def is_due_in_wait(self, waited: float) -> bool:
+        """True once a checkpoint is to be taken although no step has ended: what was trained is not
+        to wait for the next one, which may be hours away.
+
+        Args:
+            waited: seconds since the last step.
+        """
+        if not self._num_batches or not self._seconds:
+            return False
+        return waited >= IDLE_SECONDS or self._seconds <= self._clock() - self._since
 
     def checkpoint_done(self) -> None:
         """What was trained is saved."""

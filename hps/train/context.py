@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hps.stops import Stops
 from hps.train.base_rate import FirstLabels
+from hps.train.following import Following
 from hps.train.progress import Progress
 from hps.train.ranks import TrainingRanks
 
@@ -19,6 +20,7 @@ class RunContext:
         ranks: that train together.
         progress: told how the run goes.
         stops: what asks it to stop.
+        following: of the folder that is followed; None where DATA was given.
         labels: of the log's first examples, once they have been counted; None where they are not.
     """
 
@@ -26,3 +28,4 @@ class RunContext:
     progress: Progress
     stops: Stops
     labels: FirstLabels | None = None
+    following: Following | None = None

@@ -31,12 +31,16 @@ class Course:
         self._is_parquet = reader.config.format == "parquet"
         is_packed = any(path.suffix in (".gz", ".zst") for path in self._paths)
         is_packed |= reader.config.format == "csv"
+        self._follows = reader.follows
         self._is_known = sum(self._sizes) > 0 and (self._is_parquet or not is_packed)
+        self._is_known &= not self._follows  # which has no length
         self.epochs = reader.config.epochs
 
-    def epoch(self, position: JsonView) -> int:
-        """The number of the epoch, from 1."""
-        return min(int(position.get("epoch", 0)) + 1, self.epochs)
+    def where(self, position: JsonView) -> str:
+        """The number of the epoch, from 1, in words; of a log that is followed that of the file."""
+        if self._follows:
+            return f"file {int(position.get('file', 0)) + 1:,}"
+        return f"epoch {min(int(position.get('epoch', 0)) + 1, self.epochs)}/{self.epochs}"
 
     def share(self, position: JsonView, num_examples: int) -> float | None:
         """The part of the way that is done, 0 to 1; None where that is not known.

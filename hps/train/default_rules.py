@@ -58,7 +58,8 @@ def batch_size_for(examples: int, accumulate: int = 1) -> int:
 def with_batch_size(
     options: TrainOptions, stored: "StoredModel | None", progress: "Progress"
 ) -> TrainOptions:
-    """The options with a batch size: that which was given, or that of the model, or by the rule.
+    """The options with a batch size: that which was given, or that of the model, or by the rule; of
+    a folder that is followed the largest.
 
     A log that cannot be read is left to who opens it, and says so.
     """
@@ -68,6 +69,9 @@ def with_batch_size(
         return replace(
             options, batch_size=stored.recipe.reader.get("batch_size", DEFAULT_BATCH_SIZE)
         )
+    if options.follow is not None:  # nobody knows how long it gets
+        progress.say(f"batches of {DEFAULT_BATCH_SIZE:,} examples (--batch-size)")
+        return replace(options, batch_size=DEFAULT_BATCH_SIZE)
     try:
         files = find_files(options.data)
         kind = options.format or find_format(files, options.dense)

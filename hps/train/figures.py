@@ -61,6 +61,7 @@ class RunFigures:
         self._before = begun.trainer.totals.to_dict()
         self._exchanged = self._start = self._cpu_start = 0.0
         self._seconds = self._cpu_seconds = 0.0
+        self._waited = self._cpu_waited = 0.0
 
     @property
     def num_examples(self) -> int:
@@ -76,16 +77,22 @@ class RunFigures:
     def start(self) -> None:
         """Training begins."""
         self._exchanged = self._ranks.exchange_seconds()
+        if self._begun.following is not None:  # it has waited before
+            self._waited = self._begun.following.seconds
+            self._cpu_waited = self._begun.following.cpu_seconds
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     def stop(self, stages: dict[str, dict[str, float]]) -> None:
-        """Training has ended; adds to the stages what ranks spent in exchanges. Validation counts
-        neither here nor there."""
+        """Training has ended; adds to the stages what ranks spent in exchanges. Validation and
+        waits for files count neither here nor there."""
         if self._ranks.world is not None:
             seconds = self._ranks.exchange_seconds() - self._exchanged
             stages["compute"]["exchange_seconds"] = seconds
         self._seconds = time.perf_counter() - self._start
         self._cpu_seconds = time.process_time() - self._cpu_start
+        if self._begun.following is not None:
+            self._seconds -= self._begun.following.seconds - self._waited
+            self._cpu_seconds -= self._begun.following.cpu_seconds - self._cpu_waited
         if self._begun.validation is not None:
             self._seconds -= self._begun.validation.seconds
             self._cpu_seconds -= self._begun.validation.cpu_seconds
@@ -125,6 +132,7 @@ class RunFigures:
             "loss_digest": totals.loss_digest,
             "resumed_from": self._begun.resumed_from,
             "resumed_with": self._begun.changes,
+            "follow": None if self._begun.following is None else self._begun.following.figures(),
             "checkpoints": self._checkpoints.count,
             "checkpoint_seconds": self._checkpoints.seconds,
             # Else the reader may be elsewhere: left in a wait, or a batch ahead.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
+from hps.errors import HpsError
 from hps.pipeline import Pipeline, Trace, add_seconds
 from hps.reader.store_rules import check_store
 from hps.stops import StopWaiting
@@ -64,6 +65,7 @@ class TrainingLoop:
         check_store(begun.reader, server)
         self._server = server
         self._options = options
+        self._reader = begun.reader
         self._log = PausingLog(begun.reader, options.accumulate)
         self._trainer = begun.trainer
         self._watch = begun.watch
@@ -73,6 +75,7 @@ class TrainingLoop:
         self._progress = context.progress
         self._ranks = context.ranks
         self._stops = context.stops
+        self._following = context.following
         self._validation = begun.validation
         self._stopped = 0  # the signal
 
@@ -96,6 +99,8 @@ class TrainingLoop:
                 self._periods.turn(self._log)
             elif not self._stopped and (is_over or self._log.is_paused):
                 self._validate()
+            elif not self._stopped and self._log.is_dry:
+                self._wait_for_files(position)
             if self._stopped or is_over or self._has_enough:
                 break
             if self._depths.is_span_over:
@@ -134,6 +139,24 @@ class TrainingLoop:
         except StopWaiting as stop:
             self._stopped = stop.signal_number
         self._set_pause()
+
+    def _wait_for_files(self, position: Json) -> None:
+        """Of a folder that is followed, all of which is read: until it has more, or is at its end.
+        No batch is pinned meanwhile."""
+
+        def save_if_due(waited: float) -> None:
+            if self._checkpoints.boundary.is_due_in_wait(waited):
+                self._checkpoints.take(None, self._trainer, position)
+
+        assert self._following is not None, "a log ran dry, and nobody follows it"
+        try:
+            self._following.feed(self._reader, save_if_due)
+        except StopWaiting as stop:
+            self._stopped = stop.signal_number
+        except HpsError as error:
+            self._checkpoints.save_before(error, self._trainer, position)
+            raise
+        self._log.fed()
 
     def _span(self, batches: Pipeline) -> None:
         """Trains on batches until they end, or as many examples have been seen as are asked for, or

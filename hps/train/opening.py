@@ -66,7 +66,7 @@ def _prepare(
         raise options.held_out.failure
     config = dataclasses.replace(options.reader_config(), part=ranks.part)
     if stored is None:
-        reader = _open_new(options, config)
+        reader = open_new(options, config)
         reader.settle()
     elif options.change_features:
         reader = open_changed(options, config, stored.recipe)
@@ -134,8 +134,8 @@ def _open_stored(options: TrainOptions, config: ReaderConfig, stored: StoredMode
     return reader
 
 
-def _open_new(options: TrainOptions, config: ReaderConfig) -> "Reader":
-    """The log of a new model."""
+def open_new(options: TrainOptions, config: ReaderConfig) -> "Reader":
+    """The log of a new model; what a features file leaves to it is measured."""
     tables, features = [options.table()], options.features
     if not isinstance(features, Features):
         return open_reader(options.data, tables=tables, config=config)

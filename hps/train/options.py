@@ -9,7 +9,7 @@ Frozen, keyword-only, checked when made.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from hps.cluster.config import ClusterConfig
 from hps.common.admission import Admission
@@ -40,7 +40,8 @@ from hps.options.life import OF_FILE, LifeOptions
 from hps.options.model import ModelOptions, OptimizerOptions
 from hps.options.run import OutputOptions, RankOptions, RunOptions, SpeedOptions
 from hps.reader.config import ReaderConfig
-from hps.reader.files import logs_of
+from hps.reader.files import PathLike, logs_of
+from hps.reader.urls import LogFile
 from hps.service.client.options import ClientConfig
 from hps.train.end_tag import check_end_tag
 from hps.train.held_out import FILES, HeldOut, cut
@@ -101,6 +102,7 @@ class TrainOptions(
     Args:
         remote: the servers that hold the rows, instead of a store of this process.
         held_out: the files of DATA that are not trained on; a run fills it in.
+        followed: the files that were in `follow`, which are `data` from then on; a run fills it in.
 
     Raises:
         ConfigError: an option outside its limits, or some that do not go together.
@@ -112,6 +114,7 @@ class TrainOptions(
 
     remote: ClientConfig | None = None
     held_out: HeldOut | None = None
+    followed: Sequence[LogFile] | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "test", "valid"):
@@ -140,6 +143,7 @@ class TrainOptions(
                 "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "
                 "(--server)"
             )
+        self._check_follow()
         self._check_shape()
         self._check_decay()
         self._check_accumulator()
@@ -174,6 +178,34 @@ class TrainOptions(
                 f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
                 "(gpu, --gpu) too"
             )
+
+    def _check_follow(self) -> None:
+        if self.follow is None:
+            if self.follow_until_idle is not None:
+                raise ConfigError(
+                    f"follow_until_idle={self.follow_until_idle!r} (--follow-until-idle) ends a "
+                    "run that follows a folder; give it (follow, --follow)"
+                )
+            return
+        if self.data and self.followed is None:
+            raise ConfigError(
+                f"follow={str(self.follow)!r} (--follow) is read instead of DATA; leave DATA out, "
+                "or put its files into the folder"
+            )
+        for name, is_given, why in (
+            ("epochs", self.epochs > 1, "it is read once, as it grows"),
+            ("shuffle_files", self.shuffle_files, "it is read in the order of its names"),
+            ("valid_share", self.valid_share is not None, "give a log of its own (valid, --valid)"),
+        ):
+            if is_given:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} (--{name.replace('_', '-')}) does not go with "
+                    f"a folder that is followed (follow, --follow): {why}"
+                )
+
+    def with_followed(self, files: Sequence[LogFile]) -> Self:
+        """The options with the files of the folder that is followed as DATA."""
+        return replace(self, data=cast("Sequence[PathLike]", tuple(files)), followed=tuple(files))
 
     def _check_accumulator(self) -> None:
         kind = self.shape().optimizer

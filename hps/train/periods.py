@@ -53,7 +53,6 @@ class Periods:
         self._say = say
         self._is_wanted = options.advance
         self._is_by_file = options.advance_every == OF_FILE
-        self._names: list[str] = []
         if self._is_wanted:
             _check_periods(server)
 
@@ -67,14 +66,14 @@ class Periods:
             stored: position of the checkpoint that the run goes on from; None for a new model.
             is_new_data: DATA is read from its beginning, not from that position.
         """
-        self._names = [str(name) for name, _ in files]
         trainer = self._trainer
         if not self._is_by_file:
             trainer.period_file = None
         elif stored is None or is_new_data:
             trainer.period_file = 0
         elif trainer.period_file is None:  # the run before had no turns
-            trainer.period_file = file_of(stored)
+            # At the end of an epoch all files have been read.
+            trainer.period_file = len(stored["files"]) - 1 if stored["epoch"] else file_of(stored)
         if stored is None or not is_new_data:
             return
         trainer.begun_files = begun_files(trainer.begun_files, stored)
@@ -82,7 +81,7 @@ class Periods:
             return
         begun = trainer.begun_files
         if has_unread(files[:1] if self._is_by_file else files, stored, begun):
-            self._advance(1, f"{self._names[0]}, which is new data")
+            self._advance(1, f"{files[0][0]}, which is new data")
         else:
             self._say(f"DATA was begun in period {self._server.period}, which goes on (--advance)")
 
@@ -96,7 +95,7 @@ class Periods:
         had its period, too."""
         file, before = log.take_turn(), self._trainer.period_file
         assert before is not None
-        self._advance(file - before, self._names[file])
+        self._advance(file - before, log.name_of(file))
         self._trainer.period_file = file
 
     def _advance(self, count: int, what: str) -> None:

@@ -49,6 +49,7 @@ class Progress:
         self._since = time.perf_counter()
         self._examples = 0
         self._is_open = False
+        self._next_wait = 0.0  # seconds of a wait after which it is told
         self._course: Course | None = None
         self._begun: tuple[float, float] | None = None  # when, and the share that was done then
 
@@ -123,6 +124,19 @@ class Progress:
         if self._begun is not None:
             self._begun = (self._begun[0] + seconds, self._begun[1])
 
+    def waiting(self, what: str, waited: float) -> None:
+        """Says that the run waits, after some seconds, and again after twice as many.
+
+        Args:
+            what: it waits for, in words.
+            waited: seconds so far.
+        """
+        if waited < self._seconds or not self._seconds:
+            self._next_wait = self._seconds
+        elif waited >= self._next_wait:
+            self._next_wait = 2 * waited
+            self.say(f"{what}, for {format_time(waited)}")
+
     def say(self, line: str) -> None:
         """A line of its own, whatever the seconds are: how the run begins."""
         self._leave_line()
@@ -148,7 +162,7 @@ class Progress:
         course = self._course
         if course is None:
             return ""
-        parts = [f"epoch {course.epoch(position)}/{course.epochs}"]
+        parts = [course.where(position)]
         share = course.share(position, num_examples)
         if share is not None:
             parts.append(f"{100 * share:.1f} %")

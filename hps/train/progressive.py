@@ -6,14 +6,11 @@ Blum, Kalai and Langford, "Beating the Hold-Out: Bounds for K-fold and Progressi
 Cross-Validation", COLT 1999.
 """
 
-from collections.abc import Sequence
-
 import torch
 
 from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
 from hps.reader.position import file_of
-from hps.reader.urls import LogFile
 from hps.train.joined_metrics import joined_metrics
 from hps.train.ranks import TrainingRanks
 from hps.types import Batch
@@ -28,12 +25,10 @@ class Progressive:
     are shuffled, so does each block of them, with all its batches.
 
     Args:
-        paths: of DATA's files.
         ranks: that train together, each on its part of a batch; all call the same verbs.
     """
 
-    def __init__(self, paths: Sequence[LogFile], ranks: TrainingRanks | None = None) -> None:
-        self._names = [path.name for path in paths]
+    def __init__(self, ranks: TrainingRanks | None = None) -> None:
         self._ranks = ranks or TrainingRanks()
         self._entries: list[Json] = []  # of files that are over
         self._file: str | None = None  # that is under way
@@ -53,7 +48,7 @@ class Progressive:
         """
         place = file_of(batch.position)
         order = batch.position.get("order")
-        name = self._names[place if order is None else order[place]]
+        name = str(batch.position["files"][place if order is None else order[place]][0])
         if name != self._file:
             self._end_file()
             self._file = name

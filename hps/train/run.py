@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hps.common.json_text import Json
+from hps.errors import ConfigError
 from hps.pipeline import Trace
 from hps.report.history import BEGIN, History, open_history
 from hps.stops import Stops
@@ -24,8 +25,9 @@ from hps.train.default_rules import with_batch_size, with_row_defaults
 from hps.train.depth import DepthChooser
 from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
+from hps.train.following import Following
 from hps.train.loop import TrainingLoop
-from hps.train.opening import open_log
+from hps.train.opening import open_log, open_new
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.ranks import TrainingRanks, first_depth
@@ -87,6 +89,21 @@ def _history(options: TrainOptions, context: RunContext) -> AbstractContextManag
     return open_history(options.report, options.tensorboard, goes_on=options.resume, say=say)
 
 
+def _follow(options: TrainOptions, context: RunContext, *, is_new: bool) -> TrainOptions:
+    """Looks into the folder to follow; returns the options with the files that the run begins
+    with."""
+    if context.ranks.world is not None:
+        raise ConfigError(
+            f"follow={str(options.follow)!r} (--follow) goes with one process: ranks would see a "
+            "folder at different moments; leave torchrun out, or give DATA"
+        )
+    following = context.following = Following(options, context.progress, context.stops)
+    options = options.with_followed(following.first_files())
+    if is_new:
+        options = following.begun_with(options, lambda one: open_new(one, one.reader_config()))
+    return options
+
+
 def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> Json:
     ranks, progress, stops = context.ranks, context.progress, context.stops
     if options.torch_threads:
@@ -94,6 +111,8 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
     stored = model_to_resume(options, ranks.world)
     asked = options
     options = options.settled() if stored is None else as_the_model(options, stored)
+    if options.follow is not None:
+        options = _follow(options, context, is_new=stored is None)
     options = with_batch_size(options.with_last_files(), stored, progress)
     reader = open_log(options, context, stored)
     if stored is None:

@@ -5,10 +5,11 @@ Above it: beginning.py, loop.py, closing.py. Below it: the server of the run, `B
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError
+from hps.errors import ConfigError, HpsError
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -56,6 +57,19 @@ class StepCheckpoints:
         self.publisher.tell(trainer.totals.examples)
         self.count += 1
         self.seconds += time.perf_counter() - start
+
+    def save_before(self, error: HpsError, trainer: "Trainer", position: Json) -> None:
+        """What has been trained is not lost by an error between two steps, which is told of it.
+
+        Args:
+            error: that is to be raised.
+            trainer, position: as `take` has them.
+        """
+        if self.boundary.is_saved:
+            return
+        with suppress(HpsError):  # the same fault may refuse it, too
+            self.take(None, trainer, position)
+            error.add_note("what was trained until here is in a checkpoint; --resume goes on there")
 
     def take_named(
         self, tag: str, trainer: "Trainer", position: Json, say: Callable[[str], object]

@@ -18,7 +18,7 @@ _SECRETS = ("token",)  # of a client: who reads a store is not thereby let onto 
 def plain_options(options: TrainOptions) -> Json:
     """Every option by name, as numbers, texts, lists and dicts: for JSON, and for
     torch.load(weights_only=True). Of a token only that there was one; URLs without their secrets;
-    DATA as it was asked for, whatever of it is held out.
+    DATA as it was asked for, whatever of it is held out or was in a folder that is followed.
 
     >>> from pathlib import Path
     >>> options = TrainOptions(data=[Path("log.tsv")], store=Path("ctr"), hidden=(8, 4))
@@ -27,6 +27,8 @@ def plain_options(options: TrainOptions) -> Json:
     (['log.tsv'], 'ctr', [8, 4], None)
     """
     values = {field.name: getattr(options, field.name) for field in fields(options)}
+    if values.pop("followed") is not None:
+        values["data"] = ()
     held_out = values.pop("held_out")
     if held_out is not None:
         values["data"] = held_out.asked

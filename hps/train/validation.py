@@ -5,7 +5,6 @@ two pipelines, so that no batch of DATA is pinned meanwhile; it reads rows and c
 """
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import BEST_TAG
@@ -149,17 +148,9 @@ class Validation:
             return {**figures, "valid_skipped_lines": reader.counts.skipped}
         except HpsError as error:
             if context.ranks.world is None or error.is_shared:
-                self._save_before(error, log)
+                self._checkpoints.save_before(error, trainer, log.state_dict())
             error.add_note(f"this is {flag_of(self._options)}, which is measured between two steps")
             raise
-
-    def _save_before(self, error: HpsError, log: "PausingLog") -> None:
-        """What has been trained is not lost by a log that cannot be measured."""
-        if self._checkpoints.boundary.is_saved:
-            return
-        with suppress(HpsError):  # the same fault may refuse it, too
-            self._checkpoints.take(None, self._trainer, log.state_dict())
-            error.add_note("what was trained until here is in a checkpoint; --resume goes on there")
 
     def _say(self, entry: Json, *, is_best: bool) -> None:
         since = self.evaluations.num_since_best(self._options.best_by)

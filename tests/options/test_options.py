@@ -40,7 +40,7 @@ def options(**given: Any) -> TrainOptions:
 
 def test_every_field_is_declared() -> None:
     own = [one.name for one in fields(TrainOptions) if one.name not in DECLARED]
-    assert own == ["remote", "held_out"]
+    assert own == ["remote", "held_out", "followed"]
 
 
 def test_flags_that_are_not_given_are_the_fields_defaults() -> None:
