@@ -191,8 +191,8 @@ class Joined:
     """The files of a log that is followed, taken up at a position.
 
     Args:
-        files: name and bytes of each: those of the position, then those that came after.
-        gone: names of those of the position that are not there.
+        files: name and bytes of each: those that were begun, then those that come after.
+        gone: names of those of the former that are not there.
         position: in those files, of the one epoch that such a log has.
     """
 
@@ -206,7 +206,8 @@ def joined(
     there: Sequence[Sequence[str | int]],
     position: Position,
 ) -> Joined:
-    """The files of a position, then those that are there and came later.
+    """The files that were begun at a position, then those that are there and sort after them: one
+    that was only listed may have been repaired or taken away since.
 
     Args:
         stored: name and bytes of the position's files, in order.
@@ -240,14 +241,15 @@ def joined(
         )
     if position.epoch:
         position = replace(position, epoch=0, file=len(names))
+    last = position.file if position.block is None else position.block.file
+    stored, names = stored[: last + 1], names[: last + 1]
     sizes: Mapping[str, int] = {str(name): int(size) for name, size in there}
     gone = {name for name in names if name not in sizes}
     for number, (name, size) in enumerate(stored):
         if name in gone and number >= position.file:
             raise ConfigError(
-                f"{name} is gone, and the position is in it: examples of it, or of files after it, "
-                "are not trained on yet; put it back, or train on what is there from its beginning "
-                "(--new-data)"
+                f"{name} is gone, and the position is in it: not all of its examples may have been "
+                "trained on; put it back, or train on what is there from its beginning (--new-data)"
             )
         if name not in gone and sizes[str(name)] != size:
             raise changed(str(name), int(size), sizes[str(name)])

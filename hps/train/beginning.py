@@ -91,13 +91,7 @@ def begin(
             does not fit the flags; the server has not gone back to it.
     """
     stored = _stored(options, server)
-    if context.following is not None:
-        reader.follow()
-    if stored is not None and not options.new_data:
-        reader.load_state_dict(stored.reader)
-        if context.following is not None:
-            context.following.folder.add_read(reader.files)
-            context.following.say_notes()
+    _place(reader, None if stored is None or options.new_data else stored.reader, context)
     check_tag_free(options, server, stored)
     recipe = recipe_of(options, reader)
     if stored is not None:
@@ -146,6 +140,17 @@ def begin(
         base_rate=base_rate,
         new_data=new_data,
     )
+
+
+def _place(reader: "Reader", position: Json | None, context: RunContext) -> None:
+    """Has a reader go on from a position; None: from its log's beginning."""
+    if context.following is not None:
+        reader.follow()
+    if position is not None:
+        reader.load_state_dict(position)
+        if context.following is not None:
+            context.following.folder.add_read(reader.files)
+            context.following.say_notes()
 
 
 def _say_columns(

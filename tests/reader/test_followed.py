@@ -19,7 +19,7 @@ import hps
 from hps.errors import ConfigError, StoreError
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.followed import FollowedFolder, joined
-from hps.reader.position import Position
+from hps.reader.position import Block, Position
 from tests.reader.reader_twin import assert_same_batches
 
 SIZES = (23, 0, 1, 40, 16)
@@ -128,6 +128,8 @@ def test_a_folder_behind_a_url_is_followed() -> None:
         ([["a", 5], ["b", 7]], Position(file=1), "b had 6 bytes"),
         ([["a", 5]], Position(file=1, offset=6), "b is gone, and the position is in it"),
         ([["b", 6]], Position(file=0, offset=3), "a is gone, and the position is in it"),
+        ([["b", 6]], Position(block=Block(1, 9, 1, 3)), "a is gone, and the position is in it"),
+        ([["a", 5], ["b", 7]], Position(block=Block(1, 9, 1, 3)), "b had 6 bytes"),
         ([["a", 5], ["b", 6]], Position(epoch=1, file=1, offset=3), "within epoch 2"),
     ],
 )
@@ -136,6 +138,14 @@ def test_a_position_is_refused_where_examples_would_be_left_out(
 ) -> None:
     with pytest.raises((ConfigError, StoreError), match=reason):
         joined([["a", 5], ["b", 6]], sorted(there), position)
+
+
+def test_a_file_that_was_not_begun_may_have_been_repaired_or_taken_away() -> None:
+    stored: list[list[Any]] = [["a", 5], ["c", 6], ["d", 7]]
+    found = joined(stored, [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
+    assert found.files == [["a", 5], ["b", 1], ["c", 9]] and found.gone == []
+    found = joined(stored, [["c", 6], ["e", 9]], Position(file=1, offset=3))
+    assert found.files == [["a", 5], ["c", 6], ["e", 9]] and found.gone == ["a"]
 
 
 def test_a_position_in_other_files_is_refused() -> None:

@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -222,15 +224,15 @@ def test_a_run_that_has_ended_goes_on_with_later_files(
 ) -> None:
     """Each file once: the end of a run is the end of its files."""
     folder = put(tmp_path / "logs", *logs[:3])
-    more: Json = {"advance_every": "file", "statistics": True}
+    more: Json = {"advance_every": "file", "statistics": True, "resume_if_any": True}
     with files_come(monkeypatch, folder):
         figures = train(follow(folder, tmp_path / "store", **more))
     assert figures["total_examples"] == sum(SIZES[:3]) and figures["period"] == 2
     with files_come(monkeypatch, folder):
-        still = train(follow(folder, tmp_path / "store", resume=True, **more))
+        still = train(follow(folder, tmp_path / "store", **more))
     assert still["examples"] == 0 and still["loss_digest"] == figures["loss_digest"]
     with files_come(monkeypatch, folder, logs[3:5]):
-        figures = train(follow(folder, tmp_path / "store", resume=True, **more))
+        figures = train(follow(folder, tmp_path / "store", **more))
     assert figures["total_examples"] == sum(SIZES[:5]) and figures["examples"] == sum(SIZES[3:5])
     assert figures["period"] == 4
 
@@ -343,6 +345,24 @@ def test_a_checkpoint_in_a_wait_is_due_by_time() -> None:
     never = Boundary((8,), 0.0, Stops(), TrainingRanks())
     never.batch_done()
     assert not never.is_due_in_wait(100.0)
+
+
+def test_a_wait_is_told_after_twice_as_long_each_time() -> None:
+    told = StringIO()
+    progress = Progress(2.0, told)
+    for waited in (0.0, 1.9, 2.0, 3.9, 4.0, 7.9, 9.0, 0.0, 2.0):
+        progress.waiting(f"waits, after {waited:g}", waited)
+    said = [line.split(",")[1] for line in told.getvalue().splitlines()]
+    assert said == [" after 2", " after 4", " after 9", " after 2"]
+    silent = StringIO()
+    Progress(0, silent).waiting("waits", 100.0)
+    assert not silent.getvalue()
+
+
+def test_ranks_do_not_follow() -> None:
+    world = mock.Mock(rank=0, size=2)
+    with pytest.raises(ConfigError, match=r"\(--follow\) goes with one process"):
+        train(follow(Path("logs"), Path("store")), world=world)
 
 
 @pytest.mark.parametrize(
