@@ -23,7 +23,7 @@ from hps.reader.urls import Listed, LogFile, UrlFolder
 
 _BEFORE = (".", "_")  # hidden, and what Hadoop and Spark write beside their files
 _AFTER = (".tmp", ".part")
-_PASSED_OVER = "names that begin with . or _ or end with .tmp or .part"
+_PASSED_OVER = "as files whose names begin with . or _ or end with .tmp or .part are"
 _NAMES = "names have to come in their order, such as those that begin with a time: 2025-01-31T07"
 
 
@@ -58,7 +58,7 @@ class FollowedFolder:
         self._known: dict[str, Listed] = {}  # in the order of their names
         self._gone: set[str] = set()
         self._said: set[str] = set()
-        self._has_looked = False
+        self._has_told = False  # that names are passed over
         self._notes: list[str] = []
 
     @property
@@ -111,7 +111,7 @@ class FollowedFolder:
         """The files that are no others, by name."""
         found, others = self._folder.files()
         listed = {name: one for name, one in found.items() if not is_passed_over(name)}
-        self._note_others(others, len(found) - len(listed))
+        self._note_others(others, sorted(found.keys() - listed.keys()))
         return listed
 
     def _compare(self, name: str, before: Listed, now: Listed) -> None:
@@ -135,10 +135,11 @@ class FollowedFolder:
                 "and one that is resumed may need the last ones"
             )
 
-    def _note_others(self, others: Sequence[str], num_passed_over: int) -> None:
-        if num_passed_over and not self._has_looked:
-            self._notes.append(f"{self.shown}: passes over {num_passed_over} {_PASSED_OVER}")
-        self._has_looked = True
+    def _note_others(self, others: Sequence[str], passed_over: Sequence[str]) -> None:
+        if passed_over and not self._has_told:
+            self._has_told = True
+            more = f" and {len(passed_over) - 1:,} more" if len(passed_over) > 1 else ""
+            self._notes.append(f"{self.shown}: {passed_over[0]}{more} passed over, {_PASSED_OVER}")
         for name in others:
             if name not in self._said and not is_passed_over(name):
                 self._said.add(name)

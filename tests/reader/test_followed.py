@@ -44,7 +44,7 @@ def test_files_come_once_in_the_order_of_their_names(tmp_path: Path) -> None:
     folder = FollowedFolder(tmp_path)
     assert names(folder.look()) == ["a", "b"] and folder.look() == []
     told = "\n".join(folder.take_notes())
-    assert "passes over 4 names that begin with . or _" in told
+    assert ".hidden and 3 more passed over, as files whose names begin with . or _" in told
     assert "passes over 'sub', which is a folder" in told and "'pipe'" in told
     write(tmp_path, "e")
     (tmp_path / "c.tmp").rename(tmp_path / "c")

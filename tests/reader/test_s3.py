@@ -23,6 +23,7 @@ from hps.cli.main import main
 from hps.errors import ConfigError, StoreError
 from hps.reader import ReaderConfig, open_reader, urls
 from hps.reader.files import find_files
+from hps.reader.followed import FollowedFolder
 from tests.logs import write_criteo
 from tests.reader.s3_server import KEY, SECRET, Cut, Refused, Request, S3Server, s3fs
 from tests.reader.test_urls import TABLES, read
@@ -365,3 +366,25 @@ def test_what_stands_for_a_login_is_in_no_message(server: S3Server, bucket: str)
         with pytest.raises((ConfigError, StoreError)) as raised:
             find_files(url)
         assert "hush" not in str(raised.value)
+
+
+def test_a_prefix_is_followed_by_its_listing(tmp_path: Path, server: S3Server, bucket: str) -> None:
+    folder = FollowedFolder(f"s3://{bucket}/logs/")
+    assert folder.look() == []  # a prefix without objects is an empty folder
+    paths = [write_part(tmp_path / f"part-{place}", "csv", place * ROWS) for place in range(3)]
+    for beside in ("logs/", "logs/_SUCCESS", "logs/sub/part-0"):
+        put(server, bucket, beside, b"")
+    for path in paths[1::-1]:
+        put(server, bucket, f"logs/{path.name}", path.read_bytes())
+    found = folder.look()
+    put(server, bucket, f"logs/{paths[2].name}", paths[2].read_bytes())
+    found += folder.look()
+    assert [str(file) for file in found] == [f"s3://{bucket}/logs/{path.name}" for path in paths]
+    assert [file.stat().st_size for file in found] == [path.stat().st_size for path in paths]
+    server.requests.clear()
+    assert folder.look() == [] and len(server.requests) == 1
+    assert len(folder.take_notes()) == 2  # of _SUCCESS, and of the folder
+    changed = paths[1].read_bytes()[::-1]
+    put(server, bucket, f"logs/{paths[1].name}", changed)  # its size is the same
+    assert folder.look() == []
+    assert "part-1 was written again after it was read" in folder.take_notes()[0]
