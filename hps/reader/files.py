@@ -98,6 +98,18 @@ def _check_file(path: Path) -> None:
     raise StoreError(f"cannot read {path}: it is a directory; name its files")
 
 
+def size_of(path: LogFile) -> int:
+    """Bytes of a file of a log.
+
+    Raises:
+        StoreError: it is not there any more, or the system refuses it.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot read {path}: {error.strerror}") from error
+
+
 def epoch_order(num_files: int, seed: int | None, epoch: int) -> list[int]:
     """The files' numbers in the order in which an epoch reads them; without a seed, as given.
 

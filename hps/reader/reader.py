@@ -25,7 +25,7 @@ from hps.reader.column_use import (
     feature_rule,
 )
 from hps.reader.config import ReaderConfig
-from hps.reader.files import epoch_order
+from hps.reader.files import epoch_order, size_of
 from hps.reader.followed import joined
 from hps.reader.position import Cut, Position
 from hps.reader.reading_rules import (
@@ -81,9 +81,7 @@ class Reader(ABC, Iterator[Batch]):
         self.gone: Sequence[str] = ()  # files of a position taken up that are not there any more
         self._is_whole = False  # no more files will come
         # Sizes as they were when the reader was made: a log that grows is another log.
-        self._files: list[list[str | int]] = [
-            [path.name, path.stat().st_size] for path in self.paths
-        ]
+        self._files: list[list[str | int]] = [[path.name, size_of(path)] for path in self.paths]
         self._begin()
 
     @abstractmethod
@@ -214,7 +212,7 @@ class Reader(ABC, Iterator[Batch]):
         Raises:
             StoreError: one of them is not there.
         """
-        added: list[list[str | int]] = [[path.name, path.stat().st_size] for path in paths]
+        added: list[list[str | int]] = [[path.name, size_of(path)] for path in paths]
         self._files = [*self._files, *added]
         self.paths = (*self.paths, *paths)
 

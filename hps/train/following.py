@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
+from hps.reader.files import size_of
 from hps.reader.followed import FollowedFolder
 from hps.reader.urls import LogFile
 from hps.stops import Stops, StopWaiting
@@ -54,9 +55,10 @@ class Following:
 
         Raises:
             ConfigError: none came in the time that the run waits for one.
+            StoreError: the folder cannot be listed, or one of them is gone again.
         """
         files = self._look()
-        while not any(path.stat().st_size for path in files):
+        while not any(size_of(path) for path in files):
             more = self._more("the first file")
             if not more:
                 raise ConfigError(

@@ -24,6 +24,7 @@ import hps
 from hps.cli.main import main
 from hps.common.json_text import Json
 from hps.errors import ConfigError, StoreError
+from hps.reader.followed import FollowedFolder
 from hps.stops import Stops
 from hps.train import TrainOptions, train
 from hps.train import following as following_module
@@ -291,6 +292,36 @@ def test_a_file_that_grows_after_it_was_read_ends_the_run(
         train(follow(folder, tmp_path / "store"))
     with pytest.raises(StoreError, match=rf"{logs[1].name} had .* bytes when it was read"):
         train(follow(folder, tmp_path / "store", resume=True))
+
+
+def test_a_file_that_is_gone_before_it_is_read_ends_the_run_with_what_was_trained(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put(tmp_path / "logs", *logs[:3])
+    look = FollowedFolder.look
+
+    def then_gone(self: FollowedFolder) -> Any:
+        files = look(self)
+        (folder / logs[3].name).unlink(missing_ok=True)
+        return files
+
+    monkeypatch.setattr(FollowedFolder, "look", then_gone)
+    with (
+        files_come(monkeypatch, folder, logs[3:4]),
+        pytest.raises(StoreError, match=rf"cannot read .*{logs[3].name}: No such") as raised,
+    ):
+        train(follow(folder, tmp_path / "store", checkpoint_every=0))
+    assert "is in a checkpoint; --resume goes on there" in raised.value.__notes__[0]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "00.tsv").touch()
+
+    def replaced() -> None:
+        (empty / "00.tsv").unlink()
+        put(empty, logs[1])
+
+    with coming(monkeypatch, replaced), pytest.raises(StoreError, match=r"cannot read .*00\.tsv"):
+        train(follow(empty, tmp_path / "other"))
 
 
 def test_a_signal_ends_a_wait_and_the_run_goes_on_with_the_same_bits(
