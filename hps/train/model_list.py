@@ -168,7 +168,10 @@ def served_models(server: "RemoteParameterServer") -> list[Json]:
     """
     described = []
     for info in server.checkpoints():
-        model, reader = server.checkpoint_state(int(info["id"]))
+        try:
+            model, reader = server.checkpoint_state(int(info["id"]))
+        except ConfigError:  # a training beside us has deleted it since
+            continue
         if model is not None:
             described.append(_describe(info, (model, reader), list(server.tables.values())))
     return described

@@ -174,7 +174,8 @@ class RemoteParts:
             if found.tag is None and found.name and not found.info.is_promoted
         ]
         for found in unnamed[:-_KEEP_LAST]:
-            self.delete(found)
+            with suppress(ConfigError):  # it was promoted since it was listed, and stays
+                self.delete(found)
         named = {_name_of(info.group) for info in listed[0]}
         for session, infos in zip(self._connections.sessions[1:], listed[1:], strict=True):
             own = next((info.created for info in infos if info.group == draft.name), 0.0)

@@ -52,9 +52,10 @@ class RemoteNames:
 
     def roll_back(self, name: str = LIVE) -> Json:
         """Gives a name back to the checkpoint that had it before, of those that are still kept.
+        Where another client gives it to one meanwhile, it stays there.
 
         Returns:
-            As `promote`.
+            As `promote`; `checkpoint` is the one that has the name now, also in that case.
 
         Raises:
             ConfigError: no such name, or nothing that had it before is kept; servers of an older

@@ -15,12 +15,13 @@ import pytest
 import hps
 from hps.cli.main import main
 from hps.errors import ConfigError
-from hps.service.client.checkpoints import RemoteParts
+from hps.service.client.checkpoints import RemoteParts, ShardsCheckpoint
 from hps.service.client.errors import Failure
 from hps.service.client.parameter_server import RemoteParameterServer
 from hps.service.client.transport import GrpcTransport
 from hps.ssd_store.promote import promote
 from hps.train import TrainOptions
+from hps.train.model_list import served_models
 from hps.train.store_checks import check_tag_free
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.client_lab import ADS, Service, service
@@ -119,6 +120,44 @@ def test_a_name_may_come_between_a_look_and_a_deletion(
             client.delete_checkpoint("day-1")
         client.restore("live")
         assert client.digest("ads") == digest
+
+
+def test_a_name_may_come_while_older_checkpoints_are_tidied_away(
+    servers: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint that was taken is there, and its caller is told so."""
+    delete = RemoteParts.delete
+    path = servers.stores()[0]
+
+    def once_promoted(self: RemoteParts, whole: ShardsCheckpoint) -> list[str]:
+        promote(path, whole.info.id)
+        return delete(self, whole)
+
+    with servers.client() as client:
+        first, digest = take(client, None), client.digest("ads")
+        take(client, None)
+        monkeypatch.setattr(RemoteParts, "delete", once_promoted)
+        last = take(client, None)
+        assert names(client)[first] == ["live"] and last in names(client)
+        client.restore("live")
+        assert client.digest("ads") == digest
+
+
+def test_models_are_listed_beside_a_training_that_deletes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = RemoteParameterServer.checkpoint_state
+
+    def once_gone(self: RemoteParameterServer, tag: Any = None) -> Any:
+        if tag == first:
+            self.delete_checkpoint(tag)
+        return ask(self, tag)
+
+    with service(tmp_path, 2) as servers, servers.client() as client:
+        first = take(client, "day-1", {"day": 1})
+        take(client, "day-2", {"day": 2})
+        monkeypatch.setattr(RemoteParameterServer, "checkpoint_state", once_gone)
+        assert [one["tag"] for one in served_models(client)] == ["day-2"]
 
 
 class LosesAnswers(GrpcTransport):
