@@ -193,12 +193,10 @@ class Joined:
 
     Args:
         files: name and bytes of each: those that were begun, then those that come after.
-        gone: names of those of the former that are not there.
         position: in those files, of the one epoch that such a log has.
     """
 
     files: list[list[str | int]]
-    gone: list[str]
     position: Position
 
 
@@ -258,7 +256,7 @@ def joined(
     new = [[name, size] for name, size in there if name not in known]
     if new and names:
         check_order("the folder", names[-1], str(new[0][0]))
-    return Joined([*(list(file) for file in stored), *new], sorted(gone), position)
+    return Joined([*(list(file) for file in stored), *new], position)
 
 
 class _LocalFolder:

