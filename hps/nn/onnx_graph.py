@@ -8,9 +8,11 @@ version's weights are all that it takes to be that version's graph.
 """
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ OPSET = 18
 INSTALL = "install it with: pip install 'hps-ctr[onnx]'"
 _EXAMPLES = 3  # of the trace; not 0 or 1, which torch.export takes as what they are
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")  # of what is no matter to a user
+_FILE_LINE = re.compile(r'File "([^"<]+)", line (\d+)')
+# Of torch and of hps, where nobody looks for what to change.
+_FOLDERS = tuple(str(folder) for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 _MODULE = "module."  # before the names of weights, as `DensePart` holds the module
 
 
@@ -95,7 +100,7 @@ def _traced(part: nn.Module, inputs: Sequence[GraphInput]) -> torch.export.Expor
     """By torch.export: first as torch.compile reads it, which follows `len(batch)`, then as Python
     runs it, which takes code that torch.compile does not know."""
     lengths = {
-        size: torch.export.Dim(f"length_{number}", min=1)
+        size: torch.export.Dim(size if size == BATCH else f"length_{number}", min=1)
         for number, size in enumerate(
             dict.fromkeys(size for one in inputs for size in one.shape if isinstance(size, str))
         )
@@ -117,7 +122,9 @@ def _traced(part: nn.Module, inputs: Sequence[GraphInput]) -> torch.export.Expor
             refusal = _cause_of(error)
             if refusal is not None:
                 raise refusal from None
-            told.append(f"{type(error).__name__}: {_first_lines(error)}")
+            told.append(f"{_first_line(error)}{_line_of(str(error))}")
+            if type(error).__name__ == "UserError":  # of what no graph can have, however it is read
+                break
     raise ConfigError(
         f"the module cannot be exported as a graph: {told[0]}. A graph does the same to every "
         "batch: have no `if` or loop depend on the values of tensors or on their number (torch."
@@ -136,9 +143,16 @@ def _cause_of(error: BaseException) -> HpsError | None:
     return None
 
 
-def _first_lines(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:400]
+    # What torch says to who develops it comes after.
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".split("! For more")[0][:400]
+
+
+def _line_of(text: str) -> str:
+    """Where it was in a user's code, in words, if the text of an error tells."""
+    own = [place for place in _FILE_LINE.findall(text) if not place[0].startswith(_FOLDERS)]
+    return "" if not own else f", at line {own[-1][1]} of {own[-1][0]}"
 
 
 def _own_name(name: str) -> str:
@@ -219,15 +233,16 @@ def _without_weights(onnx: Any, file: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps to itself what the exporter says of packages that nobody needs."""
-    loggers = [logging.getLogger(name) for name in _CHATTY]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    """Keeps to itself what torch and its exporter say beside the error that they raise."""
+    handlers = logging.getLogger("torch").handlers  # to standard error, which it does by itself
+    found: list[Any] = [*(logging.getLogger(name) for name in _CHATTY), *handlers]
+    levels = [one.level for one in found]
+    for one in found:
+        one.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for one, level in zip(found, levels, strict=True):
+            one.setLevel(level)
