@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hps.common.optimizers import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
     from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
     from hps.features.features import Features
+    from hps.nn.dense_export import export_dense
     from hps.nn.embedding import SparseEmbedding
     from hps.nn.embeddings import SparseEmbeddings
     from hps.nn.grad_scaler import ClusterGradScaler
@@ -80,6 +81,7 @@ __all__ = [
     "TableConfig",
     "TlsConfig",
     "Uniform",
+    "export_dense",
     "key_of",
     "keys_of",
 ]
@@ -105,6 +107,7 @@ _LAZY = {
     "Expiry": "hps.common.expiry",
     "Features": "hps.features.features",
     "Model": "hps.train.model",
+    "export_dense": "hps.nn.dense_export",
     "key_of": "hps.reader.keys",
     "keys_of": "hps.reader.keys",
     "Pipeline": "hps.pipeline",

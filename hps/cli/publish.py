@@ -15,6 +15,7 @@ from hps.stops import Stops
 
 if TYPE_CHECKING:
     from hps.publish.publisher import Publisher
+    from hps.train.checkpoint_graphs import CheckpointGraphs
 
 _MOMENT_SECONDS = 0.1
 
@@ -64,6 +65,12 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         default="auto",
         help="auto takes a delta where one is possible and small",
     )
+    add(
+        "--onnx",
+        action="store_true",
+        help="the dense part as an ONNX graph, too, of a checkpoint of 'hps train'; needs "
+        "pip install 'hps-ctr[onnx]'",
+    )
     add("--keep", type=flags.whole(1), default=10, metavar="N", help="versions that stay; 10")
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     parser.set_defaults(run=run)
@@ -83,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         min_score=arguments.min_score,
         kind=arguments.kind,
         keep=arguments.keep,
+        graph=_graphs(arguments),
     )
     out = stream_for_people(arguments.json)
     with Publisher(arguments.store, arguments.url, options) as publisher:
@@ -96,6 +104,14 @@ def run(arguments: argparse.Namespace) -> int:
             while not _is_asked_within(stops, arguments.every):
                 _publish_again(publisher, arguments.url, out)
     return 0
+
+
+def _graphs(arguments: argparse.Namespace) -> "CheckpointGraphs | None":
+    if not arguments.onnx:
+        return None
+    from hps.train.checkpoint_graphs import CheckpointGraphs  # torch takes its time to import
+
+    return CheckpointGraphs(arguments.store)
 
 
 def _is_asked_within(stops: Stops, seconds: float) -> bool:

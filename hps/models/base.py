@@ -16,9 +16,12 @@ from hps.common.model_names import first_order_table
 from hps.errors import ConfigError
 from hps.models.fields import Axes, Fields
 from hps.models.pooling import BagMeans, pooling_of
-from hps.models.sequences import SequenceRows, check_sequences, look_up_apart
-from hps.nn.embedding import SparseEmbedding
+from hps.models.seams import seams_of_bags, seams_of_sequences
+from hps.models.sequences import ApartRows, SequenceRows, check_sequences
+from hps.nn.dense_export import export_sized, module_mark
 from hps.nn.embeddings import SparseEmbeddings
+from hps.nn.graph_seams import Names, Seam, input_name, name_at
+from hps.publish.graph import DenseGraph
 from hps.types import Batch
 
 if TYPE_CHECKING:
@@ -108,7 +111,6 @@ class ClickModel(nn.Module):
         self.first_order_tables = self._find_first_order(server, features)
         self.embeddings = SparseEmbeddings(server, features, beside=self.first_order_tables)
         self._means: BagMeans | None = None
-        self._mean_places: frozenset[int] = frozenset()
         columns = {
             table: server.tables[table].dim + (table in self.first_order_tables)
             for table in features
@@ -117,7 +119,7 @@ class ClickModel(nn.Module):
         self.sequences = dict(sorted((sequences or {}).items()))
         if self.takes_sequences or self.sequences:
             check_sequences(type(self), self.sequences, features, columns)
-            self._apart = nn.ModuleList(SparseEmbedding(server, table) for table in features)
+            self._apart = ApartRows(server, features, self.sequences)
         self.features = dict(features)
         self.num_features = sum(features.values())
         self.num_dense = num_dense
@@ -232,7 +234,8 @@ class ClickModel(nn.Module):
         self.embeddings = SparseEmbeddings(server, self.features, pooling, beside=beside)
         self._means = BagMeans.of(by_table, self._table_columns)
         of_features = [is_mean for found in by_table.values() for is_mean in found]
-        self._mean_places = frozenset(place for place, found in enumerate(of_features) if found)
+        if self.takes_sequences:
+            self._apart.means = frozenset(place for place, found in enumerate(of_features) if found)
 
     @property
     def device(self) -> str:
@@ -379,23 +382,44 @@ class ClickModel(nn.Module):
         Raises:
             ConfigError: the batch holds another number of features than the model was made for.
         """
-        found: list[torch.Tensor | SequenceRows] = []
-        for embedding, count in zip(self._apart, self.features.values(), strict=True):
-            assert isinstance(embedding, SparseEmbedding)
-            first = len(found)
-            places = range(first, first + count)
-            one_by_one = [place - first for place in self.sequences if place in places]
-            of_table = look_up_apart(embedding, batch, count, one_by_one)
-            offsets = batch.features[embedding.table].offsets
-            for place, own in enumerate(of_table):
-                if isinstance(own, SequenceRows):
-                    found.append(replace(own, rows=self._thinned(own.rows)))
-                    continue
-                if first + place in self._mean_places:
-                    lengths = offsets[place * len(batch) : (place + 1) * len(batch) + 1].diff()
-                    own = own / lengths.clamp(min=1).to(own).unsqueeze(1)
-                found.append(self._thinned(own))
-        return found
+        return [
+            replace(own, rows=self._thinned(own.rows))
+            if isinstance(own, SequenceRows)
+            else self._thinned(own)
+            for own in self._apart(batch)
+        ]
+
+    def graph_seams(self, path: str, names: Names | None) -> list[Seam]:
+        """As `hps.nn.graph_seams.HasSeams` has it."""
+        if not self.takes_sequences:
+            name = input_name(name_at(path, "embeddings"))
+            return [seams_of_bags(self.embeddings, self._means, name, names)]
+        name = input_name(name_at(path, "bags"))
+        bags = seams_of_bags(self.embeddings, self._means, name, names)
+        return [bags, seams_of_sequences(self._apart, bags, self.sequences, path)]
+
+    def export_dense(self, names: Names | None = None) -> DenseGraph:
+        """The dense part as an ONNX graph, which is given what `embed`, `embed_side_by_side` or
+        `embed_apart` look up, and dense columns; as `hps.export_dense`, which says more.
+
+        Args:
+            names: table -> names of its features, for the graph's description; None: as the tables
+                list them, or numbered.
+
+        Raises:
+            ConfigError: as `hps.export_dense`.
+        """
+        return export_sized(self, self.num_dense, None, names)
+
+    def graph_mark(self) -> str:
+        """Equal for models whose graphs are equal, as far as code, layers and numbers tell."""
+        means = self._means
+        are_means = [
+            means is not None and means.are_of(table, place)
+            for table, count in self.features.items()
+            for place in range(count)
+        ]
+        return f"{module_mark(self)}-{''.join(str(int(one)) for one in are_means)}"
 
     def dense_of(self, batch: Batch) -> torch.Tensor:
         """Dense columns [B, num_dense] as the batch has them; NaN is taken as 0.

@@ -49,6 +49,11 @@ class BagMeans:
         means = cls(are_means, columns)
         return None if all(found is None for found in means._is_mean.values()) else means
 
+    def are_of(self, table: str, place: int) -> bool:
+        """Whether it divides the sums of a table's feature at a place."""
+        is_mean = self._is_mean.get(table)
+        return is_mean is not None and bool(is_mean[place])
+
     def __call__(self, pooled: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Of sums [B, all columns] the means, where they are asked for."""
         count, device = len(batch), pooled.device

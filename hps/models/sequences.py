@@ -6,14 +6,18 @@ is no padding: what an example's keys give depends neither on other examples nor
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hps.errors import ConfigError
 from hps.nn.embedding import SparseEmbedding
 from hps.types import Batch, Ids
+
+if TYPE_CHECKING:
+    from hps.contracts.training import RowServer
 
 _Column = TypeVar("_Column", str, int)  # by its name, or its place
 _WAY_OUT = (
@@ -123,6 +127,43 @@ def look_up_apart(
         assert isinstance(own, torch.Tensor)
         found[place] = SequenceRows(own, lengths.to(rows.device), example)
     return found
+
+
+class ApartRows(nn.Module):
+    """Looks up every feature of some tables, pooled but for sequences, whose keys come one by one.
+
+    Args:
+        server: of the rows.
+        features: table -> number of its features.
+        sequences: places among all features of those whose keys come one by one.
+    """
+
+    def __init__(
+        self, server: "RowServer", features: Mapping[str, int], sequences: Collection[int]
+    ) -> None:
+        super().__init__()
+        self._embeddings = nn.ModuleList(SparseEmbedding(server, table) for table in features)
+        self._counts = list(features.values())
+        self._sequences = sorted(sequences)
+        self.means: frozenset[int] = frozenset()  # places of the features that are means
+
+    def forward(self, batch: Batch) -> "list[torch.Tensor | SequenceRows]":
+        """Of each feature float32 [B, columns of its table], of a sequence its `SequenceRows`; one
+        look-up a table."""
+        found: list[torch.Tensor | SequenceRows] = []
+        for embedding, count in zip(self._embeddings, self._counts, strict=True):
+            assert isinstance(embedding, SparseEmbedding)
+            first = len(found)
+            places = range(first, first + count)
+            one_by_one = [place - first for place in self._sequences if place in places]
+            of_table = look_up_apart(embedding, batch, count, one_by_one)
+            offsets = batch.features[embedding.table].offsets
+            for place, own in enumerate(of_table):
+                if first + place in self.means and isinstance(own, torch.Tensor):
+                    lengths = offsets[place * len(batch) : (place + 1) * len(batch) + 1].diff()
+                    own = own / lengths.clamp(min=1).to(own).unsqueeze(1)
+                found.append(own)
+        return found
 
 
 def _labels_of_bags(

@@ -185,6 +185,11 @@ class SparseEmbedding(nn.Module):
         )
 
     @property
+    def server(self) -> "RowServer":
+        """Whose rows it reads."""
+        return self._server
+
+    @property
     def device(self) -> str:
         """Where the output lies, as torch names it."""
         return self._server.device

@@ -166,6 +166,11 @@ class SparseEmbeddings(nn.Module):
         )
 
     @property
+    def server(self) -> "RowServer":
+        """Whose rows it reads."""
+        return self._server
+
+    @property
     def device(self) -> str:
         """Where the output lies, as torch names it."""
         return self._server.device
@@ -179,6 +184,16 @@ class SparseEmbeddings(nn.Module):
     def widths(self) -> tuple[int, ...]:
         """Columns of each feature, in that order."""
         return () if self._layout is None else self._layout.widths
+
+    @property
+    def layout(self) -> FeatureLayout | None:
+        """The features and the columns of each; None before the first batch, if it has to tell."""
+        return self._layout
+
+    @property
+    def ids_of(self) -> Mapping[str, str]:
+        """Of a table that comes behind another one (`beside`) the other one."""
+        return self._ids_of
 
     def extra_repr(self) -> str:
         layout = self._layout

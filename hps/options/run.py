@@ -111,6 +111,10 @@ class OutputOptions:
         "anyway",
         metavar="N",
     )
+    publish_onnx: bool = switch(
+        "with --publish: the dense part as an ONNX graph, too, which other servers score by, and "
+        "hps where the model is of a class of your own"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

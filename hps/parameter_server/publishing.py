@@ -14,6 +14,7 @@ from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.parameter_server.checkpoints import Checkpoints
 from hps.parameter_server.tables import Tables
+from hps.publish.graph import DenseGraph, FixedGraph, GraphMaker, ModuleGraph
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
 
@@ -39,6 +40,9 @@ class Publishing:
         self, place: str, model: "ModelState | torch.nn.Module | None", options: dict[str, Any]
     ) -> Json:
         """As ParameterServer.publish."""
+        onnx = options.pop("onnx", False)
+        if onnx is not False and onnx is not None:
+            options["graph"] = _graph_maker(onnx, model)
         asked = PublishOptions(**options)
         if model is not None and not isinstance(model, Mapping):
             model = {"model": _weights(model)}
@@ -70,6 +74,18 @@ class Publishing:
         with self._lock:
             while self._publishers:
                 self._publishers.popitem()[1].close()
+
+
+def _graph_maker(onnx: object, model: object) -> GraphMaker:
+    """Of what a user gives as `onnx`."""
+    if isinstance(onnx, DenseGraph):
+        return FixedGraph(onnx)
+    if onnx is True:
+        return ModuleGraph.of(model)
+    raise ConfigError(
+        f"publish: onnx is a {type(onnx).__name__}; give True, or the graph that "
+        "hps.export_dense(module, batch) returns"
+    )
 
 
 def _weights(module: "torch.nn.Module") -> Mapping[str, Any]:

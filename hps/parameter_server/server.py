@@ -556,8 +556,8 @@ class ParameterServer:
     ) -> Json:
         """Publishes the rows as they are at a folder or URL, from a checkpoint, as
         `hps.publish.publisher.Publisher.publish`. `model`: a torch module, or as `checkpoint` takes
-        it, weights under "model"; options: fields of `hps.publish.options.PublishOptions`.
-        """
+        it, weights under "model"; options: fields of `hps.publish.options.PublishOptions`; `onnx`:
+        the graph of `hps.export_dense`, or True of hps.models."""
         return self.parts.publishing.publish(fspath(url), model, options)
 
     # Lifetime.

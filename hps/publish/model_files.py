@@ -7,12 +7,15 @@ model. Nothing of it is ever unpickled.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hps.common.json_text import Json, JsonView, parse_json
 from hps.errors import ConfigError, CorruptionError
+
+if TYPE_CHECKING:
+    import torch
 
 _ALIGNED = 64  # bytes from one tensor's begin to the next are a multiple of it
 # What a description keeps of what `hps train` stores: enough to make the module again.
@@ -27,12 +30,35 @@ class EncodedModel:
     Args:
         about: the description.
         weights: all tensors, one after the other.
-        tensors: of each `name`, `dtype`, `shape`, `offset` and `bytes`.
+        tensors: as `weights_layout` has them.
     """
 
     about: bytes
     weights: bytes
     tensors: list[Json]
+
+
+def weights_layout(weights: "Mapping[str, torch.Tensor]") -> list[Json]:
+    """Where each tensor of a `state_dict` lies in the file of weights.
+
+    Returns:
+        Of each `name`, `dtype`, `shape`, `offset` and `bytes`, in their order.
+    """
+    end, found = 0, []
+    for name, tensor in weights.items():
+        end += -end % _ALIGNED
+        num_bytes = tensor.numel() * tensor.element_size()
+        found.append(
+            {
+                "name": name,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "shape": list(tensor.shape),
+                "offset": end,
+                "bytes": num_bytes,
+            }
+        )
+        end += num_bytes
+    return found
 
 
 def encode_model_files(state: JsonView) -> EncodedModel:
@@ -54,20 +80,10 @@ def encode_model_files(state: JsonView) -> EncodedModel:
             "the checkpoint's model has no weights under 'model', a mapping of names to tensors; "
             "take checkpoints with model={'model': module.state_dict()}, or publish rows alone"
         )
-    data, tensors = bytearray(), []
-    for name, tensor in weights.items():
+    tensors, data = weights_layout(weights), bytearray()
+    for place, tensor in zip(tensors, weights.values(), strict=True):
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        data += b"\0" * (-len(data) % _ALIGNED)
-        tensors.append(
-            {
-                "name": name,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": list(tensor.shape),
-                "offset": len(data),
-                "bytes": len(raw),
-            }
-        )
-        data += raw
+        data += b"\0" * (place["offset"] - len(data)) + raw
     about = {name: state[name] for name in _KEPT if name in state}
     text = json.dumps(about, sort_keys=True, allow_nan=False)
     return EncodedModel(text.encode(), bytes(data), tensors)

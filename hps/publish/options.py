@@ -4,13 +4,14 @@ Above it: publisher.py, version_writer.py. Below it: codec.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.publish.codec import FLOAT32, RowCodec
+from hps.publish.graph import GraphMaker
 from hps.publish.version import BASE, DELTA
 
 AUTO = "auto"
@@ -28,6 +29,7 @@ class PublishOptions:
         min_score: of tables with expiry rows with a lower score are not served; None: all are.
         kind: "base", "delta", or "auto", which takes a delta where one is possible and small.
         keep: versions that stay, at least; those that they follow stay with them.
+        graph: makes the dense part's ONNX graph; None: versions have none.
 
     Raises:
         ConfigError: a value that is none of these.
@@ -38,6 +40,7 @@ class PublishOptions:
     min_score: float | None = None
     kind: str = AUTO
     keep: int = KEEP
+    graph: GraphMaker | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         RowCodec(self.dtype, 1)
@@ -51,4 +54,5 @@ class PublishOptions:
     def described(self) -> Json:
         """What makes versions of one lineage alike."""
         tables = None if self.tables is None else sorted(self.tables)
-        return {"dtype": self.dtype, "tables": tables, "min_score": self.min_score}
+        told: Json = {"dtype": self.dtype, "tables": tables, "min_score": self.min_score}
+        return told if self.graph is None else {**told, "onnx": True}

@@ -94,6 +94,31 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedGraph:
+    """The dense part of a version as an ONNX graph, whose weights are the model's.
+
+    Args:
+        file: the graph; of a delta it may lie in an older folder.
+        mark: equal for versions whose models have one graph.
+        opset: version of ONNX's operators.
+        features: table -> names of its features, in the order in which a batch has them.
+        inputs, outputs: of the graph, as `hps.publish.graph.DenseGraph` has them.
+    """
+
+    file: StoredFile
+    mark: str
+    opset: int
+    features: dict[str, list[str]]
+    inputs: list[Json]
+    outputs: list[Json]
+
+    @classmethod
+    def from_json(cls, value: Json) -> Self:
+        """What `asdict` made."""
+        return cls(**{**value, "file": StoredFile(**value["file"])})
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishedModel:
     """The dense part of a version.
 
@@ -102,11 +127,13 @@ class PublishedModel:
             `hps train`; a file of JSON.
         weights: one file with all tensors, one after the other.
         tensors: of each `name`, `dtype`, `shape`, `offset` and `bytes` there.
+        graph: the same as an ONNX graph; None of a version without one.
     """
 
     about: StoredFile
     weights: StoredFile
     tensors: list[Json]
+    graph: PublishedGraph | None = None
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
@@ -115,7 +142,17 @@ class PublishedModel:
             about=StoredFile(**value["about"]),
             weights=StoredFile(**value["weights"]),
             tensors=list(value["tensors"]),
+            graph=None if "graph" not in value else PublishedGraph.from_json(value["graph"]),
         )
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """All of it."""
+        return [self.about, self.weights, *([] if self.graph is None else [self.graph.file])]
+
+    def to_json(self) -> Json:
+        """Plain values, without a graph where there is none: as it was before there were any."""
+        return {name: one for name, one in asdict(self).items() if (name, one) != ("graph", None)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,17 +197,20 @@ class Version:
 
     @property
     def files(self) -> list[StoredFile]:
-        """All that it names; of a delta the model's description may lie in an older folder."""
+        """All that it names; of a delta the model's description and its graph may lie in older
+        folders."""
         found: list[StoredFile] = []
         for table in self.tables:
             for part in (table.base, table.changed, table.removed):
                 found += part or []
-        return found + ([] if self.model is None else [self.model.about, self.model.weights])
+        return found + ([] if self.model is None else self.model.files)
 
     def to_bytes(self) -> bytes:
         """The file that makes it visible."""
         body: Json = {name: value for name, value in asdict(self).items() if name != "sha256"}
         body = {"format": FORMAT, "format_version": FORMAT_VERSION, **body}
+        if self.model is not None:
+            body["model"] = self.model.to_json()
         return _encoded({**body, "checksum": hashlib.sha256(_encoded(body)).hexdigest()})
 
     @classmethod

@@ -19,9 +19,11 @@ from hps.checkpoint.blobs import table_to_json
 from hps.checkpoint.names import text_of
 from hps.common.json_text import Json
 from hps.common.row_layout import Images, Keys, RowLayout
-from hps.errors import ConfigError, StoreError
+from hps.errors import ConfigError, HpsError, StoreError
 from hps.publish.codec import RowCodec
 from hps.publish.destination import Destination
+from hps.publish.fetch import read_checked
+from hps.publish.graph import GRAPH_FILE, WEIGHTS_FILE
 from hps.publish.model_files import encode_model_files
 from hps.publish.options import PublishOptions
 from hps.publish.row_files import RowWriter
@@ -30,6 +32,7 @@ from hps.publish.version import (
     BASE,
     DATA,
     DELTA,
+    PublishedGraph,
     PublishedModel,
     PublishedTable,
     StoredFile,
@@ -59,6 +62,7 @@ class VersionWriter:
         """Writes all files of the version."""
         self._check_tables()
         after, tables = self._after, []
+        model = self._write_model(follows, wants_base)  # first: it may be refused
         lineage = secrets.token_hex(8) if follows is None else follows.lineage
         for name, table in after.tables.items():
             if self._options.tables is not None and name not in self._options.tables:
@@ -97,7 +101,7 @@ class VersionWriter:
             period=after.period,
             seed=after.store.seed,
             tables=tables,
-            model=self._write_model(None if wants_base else follows),
+            model=model,
             folder=self._folder,
         )
 
@@ -107,19 +111,49 @@ class VersionWriter:
             if name not in known:
                 raise ConfigError(f"publish: there is no table {name!r}; the store has {known}")
 
-    def _write_model(self, follows: Version | None) -> PublishedModel | None:
-        if self._after.model is None:
+    def _write_model(self, follows: Version | None, wants_base: bool) -> PublishedModel | None:
+        state = self._after.model
+        if state is None:
+            if self._options.graph is not None:
+                raise ConfigError(
+                    f"publish: checkpoint {text_of(self._after.info['id'])} holds no model to make "
+                    "an ONNX graph of; publish one of `hps train`, give model=, or leave out onnx"
+                )
             return None
-        encoded = encode_model_files(self._after.model)
+        encoded = encode_model_files(state)
+        before = None if follows is None else follows.model
         digest = hashlib.sha256(encoded.about).hexdigest()
-        about = None if follows is None or follows.model is None else follows.model.about
+        about = None if before is None or wants_base else before.about
         if about is None or about.sha256 != digest:
             about = self.write_bytes("model.json", encoded.about)
         return PublishedModel(
             about=about,
-            weights=self.write_bytes("model.bin", encoded.weights),
+            weights=self.write_bytes(WEIGHTS_FILE, encoded.weights),
             tensors=encoded.tensors,
+            graph=self._write_graph(state, encoded.tensors, before, wants_base),
         )
+
+    def _write_graph(
+        self, state: Json, tensors: list[Json], before: PublishedModel | None, wants_base: bool
+    ) -> PublishedGraph | None:
+        """The graph of the version before it, where that is still the model's: a delta names that
+        file, and a base has a copy. Else it is exported."""
+        maker = self._options.graph
+        if maker is None:
+            return None
+        mark = maker.mark(state)
+        kept = None if before is None else before.graph
+        if before is not None and kept is not None and before.tensors == tensors:
+            if kept.mark == mark and not wants_base:
+                return kept
+            if kept.mark == mark:
+                with suppress(HpsError):  # a base does not need what was published before
+                    data = read_checked(self._destination, kept.file)
+                    return replace(kept, file=self.write_bytes(GRAPH_FILE, data))
+        graph = maker.make(state, self._after.tables)
+        graph.check_fits(tensors)
+        file = self.write_bytes(GRAPH_FILE, graph.onnx)
+        return PublishedGraph(file=file, **graph.described(mark))
 
     def write_bytes(self, name: str, data: bytes) -> StoredFile:
         """A file of the version."""

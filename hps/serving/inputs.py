@@ -45,10 +45,14 @@ class Inputs:
     def __init__(self, model: Model, max_rows: int) -> None:
         self._model = model
         self._max_rows = max_rows
-        self.lines = Lines(model)
-        recipe = model.recipe
-        self.features = [name for names in recipe.raw_features.values() for name in names]
-        self.dense = _dense_names(model)
+        self.lines: Lines | None = None
+        self.features: list[str] = []
+        self.dense: list[str] = []
+        if model.has_recipe:  # else keys alone can be sent
+            self.lines = Lines(model)
+            raw = model.recipe.raw_features.values()
+            self.features = [name for names in raw for name in names]
+            self.dense = _dense_names(model)
         self._columns = {*self.features, *self.dense}
 
     def batch_of(self, inputs: Sequence[Tensor], parameters: Parameters) -> Batch:
@@ -101,6 +105,8 @@ class Inputs:
         header = parameters.get("header")
         if header is not None and not isinstance(header, str):
             raise invalid(f"parameter 'header' is {header!r}; give the log's first line")
+        if self.lines is None:
+            raise self._no_column(LINES)
         try:
             return self.lines.batch_of(list(lines.elements), header)
         except DataError as error:
@@ -160,7 +166,7 @@ class Inputs:
 
     def _batch_of_keys(self, given: Tensors) -> Batch:
         features = self._model.features
-        num_dense = self._model.recipe.num_dense
+        num_dense = self._model.num_dense
         known = {name + end for name in features for end in (KEYS, LENGTHS, WEIGHTS)} | {DENSE}
         unknown = [name for name in given if name not in known]
         if unknown:

@@ -97,8 +97,8 @@ class Lines:
             )
         raw = self._text.batch_of(parser.take(count, 0, count), self._schema, count)
         batch = raw if self._transform is None else self._transform(raw)
-        if self._model.module.sequences:
-            check_targets(batch, self._model.module.sequences, self._model.features)
+        if self._model.sequences:
+            check_targets(batch, self._model.sequences, self._model.features)
         return batch
 
     def _native(self, lines: list[bytes]) -> _C.TextSchema:

@@ -88,16 +88,16 @@ class Scorer:
         self.name = options.name
         self.figures = ScoreFigures()
         self._max_rows = options.max_rows
-        self._inputs = (model.recipe, Inputs(model, options.max_rows))
+        self._inputs = (model.loaded, Inputs(model, options.max_rows))
         self.batcher = Batcher(self._predict, options.batch, self.figures)
 
     @property
     def inputs(self) -> Inputs:
         """What makes batches of requests to the model as it is now."""
-        recipe, inputs = self._inputs
-        if self.model.recipe is not recipe:
-            recipe = self.model.recipe
-            self._inputs = (recipe, inputs := Inputs(self.model, self._max_rows))
+        loaded, inputs = self._inputs
+        if self.model.loaded is not loaded:
+            loaded = self.model.loaded
+            self._inputs = (loaded, inputs := Inputs(self.model, self._max_rows))
         return inputs
 
     def tables(self) -> list[str]:
@@ -171,21 +171,22 @@ class Scorer:
 
     def described_inputs(self) -> list[Described]:
         """Every input that a request may have; a request has those of one kind: see inputs.py."""
-        inputs, recipe = self.inputs, self.model.recipe
-        found = [Described(LINES, BYTES, (-1,))] if inputs.lines.are_read else []
+        inputs, model = self.inputs, self.model
+        has_lines = inputs.lines is not None and inputs.lines.are_read
+        found = [Described(LINES, BYTES, (-1,))] if has_lines else []
         found += [Described(name, "FP32", (-1,)) for name in inputs.dense]
         found += [Described(name, BYTES, (-1,)) for name in inputs.features]
         found = found[:_MOST_LISTED]
-        for table, names in recipe.features.items():
+        for table, names in model.features.items():
             found.append(Described(f"{table}{KEYS}", "INT64", (-1, len(names))))
-        if recipe.num_dense:
-            found.append(Described(DENSE, "FP32", (-1, recipe.num_dense)))
+        if model.num_dense:
+            found.append(Described(DENSE, "FP32", (-1, model.num_dense)))
         return found
 
     @property
     def platform(self) -> str:
         """What the model is, in one word."""
-        return f"hps_{PurePosixPath(self.model.recipe.kind).stem}".split(":")[0]
+        return f"hps_{PurePosixPath(self.model.kind).stem}".split(":")[0]
 
     def _scored(self, make: Any, version: str, deadline: float) -> Scored:
         try:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,7 @@ from hps.publish.fetch import read_checked
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.model_files import decode_model_files
 from hps.publish.version import (
+    PublishedGraph,
     Version,
     chain_of,
     listed_versions,
@@ -30,10 +32,30 @@ from hps.publish.version import (
 from hps.train.gate import Gate
 from hps.train.published_rows import PublishedRows
 
-# Makes ready what a version needs beside its rows, given (rows, version, what
-# `decode_model_files` gives), and returns what takes it over, which cannot fail.
-Prepare = Callable[[PublishedRows, Version, Json], Callable[[], None]]
 _MOST_WAIT_SECONDS = 60.0  # after looks that have failed
+
+
+@dataclass(frozen=True)
+class PublishedState:
+    """What a version holds beside its rows, whole and checked.
+
+    Args:
+        model: what `decode_model_files` gives.
+        graph: the ONNX graph as the version describes it; None: it has none.
+        onnx, weights: the files of the graph and of its weights.
+        where: the graph comes from.
+    """
+
+    model: Json
+    graph: PublishedGraph | None = None
+    onnx: bytes = b""
+    weights: bytes = b""
+    where: str = ""
+
+
+# Makes ready what a version needs beside its rows, and returns what takes it over, which cannot
+# fail.
+Prepare = Callable[[PublishedRows, Version, PublishedState], Callable[[], None]]
 
 
 class Follower:
@@ -79,6 +101,7 @@ class Follower:
         self._changed_at = 0.0
         self._num_failed = 0  # looks, one after the other
         self._not_before = 0.0
+        self._graph: tuple[str, bytes] | None = None  # the graph that was read last, by sha256
 
     def load(self, number: int | None, prepare: Prepare) -> None:
         """Reads a version, and hands it over.
@@ -265,7 +288,7 @@ class Follower:
         if before is not None:
             before.drop()
 
-    def _model_of(self, version: Version) -> Json:
+    def _model_of(self, version: Version) -> PublishedState:
         model = version.model
         if model is None:
             raise ConfigError(
@@ -276,4 +299,14 @@ class Follower:
             read_checked(self.destination, one) for one in (model.about, model.weights)
         )
         where = f"{self.destination.shown}/{model.about.name}"
-        return decode_model_files(about, weights, model.tensors, where)
+        state = decode_model_files(about, weights, model.tensors, where)
+        if model.graph is None:
+            return PublishedState(state)
+        where = f"{self.destination.shown}/{model.graph.file.name}"
+        return PublishedState(state, model.graph, self._read_graph(model.graph), weights, where)
+
+    def _read_graph(self, graph: PublishedGraph) -> bytes:
+        """Its file, which most versions share with the one before."""
+        if self._graph is None or self._graph[0] != graph.file.sha256:
+            self._graph = graph.file.sha256, read_checked(self.destination, graph.file)
+        return self._graph[1]

@@ -8,7 +8,7 @@ as training did.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -23,7 +23,6 @@ from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.features.column import IGNORED
-from hps.features.transform import FeatureTransform
 from hps.models.kinds import load_class
 from hps.models.sequences import check_targets
 from hps.parameter_server.open_server import open as open_store
@@ -31,15 +30,16 @@ from hps.publish.destination import open_destination
 from hps.publish.version import Version, listed_versions
 from hps.reader.config import WITH_COLUMNS
 from hps.reader.files import Batches
-from hps.reader.raw_lines import FORMATS as LINES
 from hps.reader.raw_lines import RawLines
 from hps.reader.reader import Reader
 from hps.reader.schema import Schema, make_schema
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.engine import engine_of
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
-from hps.train.follower import Follower
+from hps.train.follower import Follower, PublishedState
 from hps.train.gate import Gate
+from hps.train.graph_model import GraphModel
+from hps.train.loaded import Loaded
 from hps.train.published_rows import PublishedRows
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
@@ -88,6 +88,9 @@ class Model:
     With `follow` they become those of newer versions, between two calls. Any number of threads may
     call. To be closed: a context manager, or `close`.
 
+    A model of hps is scored by torch. One of a user's own class that was published with its ONNX
+    graph is scored by onnxruntime, and no code of the class is needed (docs/publishing.md).
+
     Attributes `module`, `recipe`, `server`, `checkpoint` and `version` (text: the number of a
     published version, else the checkpoint) may be read. `module` is the torch
     module, an `hps.models.ClickModel` in eval mode on the device of its rows: called with a batch
@@ -98,7 +101,7 @@ class Model:
 
     Args:
         server: its rows, open.
-        found: the checkpoint.
+        found: the checkpoint, or what was made of it.
 
     Raises:
         ConfigError: the checkpoint's model is not one of hps.
@@ -116,22 +119,22 @@ class Model:
     """
 
     def __init__(
-        self, server: TrainingServer, found: ModelCheckpoint, follower: Follower | None = None
+        self,
+        server: TrainingServer,
+        found: ModelCheckpoint | Loaded,
+        follower: Follower | None = None,
     ) -> None:
         self._held = ExitStack()
         self._in_turn = threading.Lock()
         self._follower = follower
         self._gate = Gate() if follower is None else follower.gate
-        self._take(_Loaded.of(server, found))
+        self._take(Loaded.of(server, found) if isinstance(found, ModelCheckpoint) else found)
 
-    def _take(self, loaded: "_Loaded") -> None:
-        """Rows, and the module that goes with them; it cannot fail."""
-        name = loaded.checkpoint
-        self.checkpoint = name
-        self.version = "newest" if name is None else str(name)
-        self.server, self.recipe, self.module = loaded.server, loaded.recipe, loaded.module
+    def _take(self, loaded: Loaded) -> None:
+        """Rows, and the model that goes with them; it cannot fail."""
+        self._loaded, self.server = loaded, loaded.server
+        self._name(loaded.checkpoint)
         self._transform = loaded.transform
-        self._is_of_lines = loaded.is_of_lines
         self._columns: RecordColumns | None = None
         self._few: FewRows | None = None
         self._lines: RawLines | None = None
@@ -202,25 +205,19 @@ class Model:
         )
         made: list[Self] = []
 
-        def prepare(rows: PublishedRows, version: Version, state: Json) -> Callable[[], None]:
-            recipe = stored_recipe(state)
-            missing = sorted({*recipe.features, *recipe.first_order_tables.values()})
-            missing = [name for name in missing if name not in rows.server.tables]
-            if missing:
-                raise ConfigError(
-                    f"version {version.number}: its model needs tables {missing}, which were not "
-                    "published; publish all tables"
-                )
-            load_class(recipe.kind, store=rows.folder, is_stored=True)
-            found = ModelCheckpoint(version.number, state, {})
+        def prepare(
+            rows: PublishedRows, version: Version, state: PublishedState
+        ) -> Callable[[], None]:
+            number = version.number
+            if made and rows.server is made[0].server:
+                change = made[0]._loaded.changed(number, state)
+                if change is not None:
+                    return lambda: made[0]._change(number, change)
+            loaded = Loaded.published(rows, number, state)
             if not made:
-                model = cls(rows.server, found, follower)
+                model = cls(rows.server, loaded, follower)
                 return lambda: made.append(model)
-            if rows.server is not made[0].server or recipe != made[0].recipe:
-                loaded = _Loaded.of(rows.server, found)
-                return lambda: made[0]._take(loaded)
-            recipe.check_weights(made[0].module, state["model"])
-            return lambda: made[0]._change(found)
+            return lambda: made[0]._take(loaded)
 
         follower.load(options.get("version"), prepare)
         model = made[0]
@@ -229,10 +226,69 @@ class Model:
             follower.start()
         return model
 
-    def _change(self, found: ModelCheckpoint) -> None:
+    def _change(self, number: int, change: Callable[[], None]) -> None:
         """To other rows and weights of the same model; no request is under way."""
-        self.module.load_state_dict(found.model["model"])
-        self.checkpoint, self.version = found.name, str(found.name)
+        change()
+        self._name(number)
+
+    def _name(self, checkpoint: str | int | None) -> None:
+        self.checkpoint = checkpoint
+        self.version = "newest" if checkpoint is None else str(checkpoint)
+
+    @property
+    def loaded(self) -> Loaded:
+        """What scores; another one once a version's model is made otherwise."""
+        return self._loaded
+
+    @property
+    def module(self) -> "ClickModel":
+        """The torch module, in eval mode.
+
+        Raises:
+            ConfigError: the model is scored by its ONNX graph, and has none.
+        """
+        if isinstance(self._loaded.scores, GraphModel):
+            raise ConfigError(
+                f"version {self.version}: its model is scored by the ONNX graph that it was "
+                "published with; it has no torch module here"
+            )
+        return self._loaded.scores
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the model knows the log that it was trained on, and so makes keys of raw
+        columns. One that was published with `onnx=` by a loop of a user's own scores batches of
+        keys alone."""
+        return self._loaded.recipe is not None
+
+    @property
+    def recipe(self) -> ModelRecipe:
+        """What the model was made by.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if self._loaded.recipe is None:
+            raise ConfigError(
+                f"version {self.version}: its model was published without the recipe of `hps "
+                "train`, which says how raw columns become keys; give an hps.Batch of keys"
+            )
+        return self._loaded.recipe
+
+    @property
+    def kind(self) -> str:
+        """Its class, as `hps train --model` has it; "onnx" of one without a recipe."""
+        return "onnx" if self._loaded.recipe is None else self._loaded.recipe.kind
+
+    @property
+    def num_dense(self) -> int:
+        """Dense columns of a batch."""
+        return self._loaded.num_dense
+
+    @property
+    def sequences(self) -> Mapping[int, int]:
+        """Place of each sequence among the features -> that of its target."""
+        return self._loaded.scores.sequences
 
     def roll_back(self, version: int) -> None:
         """Of a published model: goes to a version that is kept, and follows no more until
@@ -270,7 +326,7 @@ class Model:
     @property
     def features(self) -> dict[str, list[str]]:
         """Table -> names of its features, in the order of a batch."""
-        return {table: list(names) for table, names in self.recipe.features.items()}
+        return {table: list(names) for table, names in self._loaded.features.items()}
 
     def batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         """The batch that `predict` makes of raw columns; the same errors."""
@@ -316,9 +372,10 @@ class Model:
         if not isinstance(batch, Batch):
             batch = self._batch_of(batch)
         # What a device's cache keeps must not be memory of inference: it is written later, too.
-        is_here = torch.device(self.module.device).type == HOST
+        scores = self._loaded.scores
+        is_here = torch.device(scores.device).type == HOST
         with torch.inference_mode() if is_here else torch.no_grad():
-            logits = self.module.score(batch.to(self.module.device))
+            logits = scores.score(batch.to(scores.device))
         with torch.no_grad():  # a tensor of the caller's, as any other
             return torch.sigmoid(logits.float()).cpu()
 
@@ -360,10 +417,10 @@ class Model:
 
     def __repr__(self) -> str:
         what = "checkpoint" if self._follower is None else "version"
-        return f"{type(self).__name__}({self.recipe.kind}, {what} {self.version})"
+        return f"{type(self).__name__}({self.kind}, {what} {self.version})"
 
     def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
-        if self._is_of_lines:
+        if self._loaded.is_of_lines:
             return self._batch_of_lines(given)
         if isinstance(given, Mapping):
             few = self._few_rows().batch_of(given)
@@ -418,8 +475,8 @@ class Model:
     def _to_score(self, raw: Batch) -> Batch:
         """Of a batch as the log has it, one that the model scores."""
         batch = raw if self._transform is None else self._transform(raw)
-        if self.module.sequences:
-            check_targets(batch, self.module.sequences, self.features)
+        if self.sequences:
+            check_targets(batch, self.sequences, self.features)
         return batch
 
     def _batch_of_lines(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
@@ -473,40 +530,6 @@ class Model:
         tables = self.recipe.raw_tables(self.server.tables.values())
         vocabularies = self.recipe.reader_config().vocabularies
         return make_schema(tables, None, self.recipe.num_raw_dense, vocabularies)
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """A module over rows, ready to score.
-
-    Args:
-        checkpoint: that both are of, as `Model.checkpoint` has it.
-        server: of the rows.
-        recipe: that the module was made by.
-        module: in eval mode.
-        transform: of raw columns; None where they are the model's.
-        is_of_lines: the log's format has no columns.
-    """
-
-    checkpoint: str | int | None
-    server: TrainingServer
-    recipe: ModelRecipe
-    module: "ClickModel"
-    transform: FeatureTransform | None
-    is_of_lines: bool
-
-    @classmethod
-    def of(cls, server: TrainingServer, found: ModelCheckpoint) -> Self:
-        """Of a checkpoint; errors as Model."""
-        recipe = stored_recipe(found.model)
-        load_class(recipe.kind, is_stored=True)
-        module = recipe.build(server).to(server.device)
-        recipe.check_weights(module, found.model["model"])
-        module.load_state_dict(found.model["model"])
-        module.eval()
-        is_of_lines = recipe.reading()["format"] in LINES
-        transform = recipe.make_transform()
-        return cls(found.name, server, recipe, module, transform, is_of_lines)
 
 
 def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:

@@ -130,6 +130,11 @@ class TrainOptions(
                 "publish_every (--publish-every) says how often to publish; give publish "
                 "(--publish URL), too"
             )
+        if self.publish_onnx and self.publish is None:
+            raise ConfigError(
+                "publish_onnx (--publish-onnx) says what is published; give publish "
+                "(--publish URL), too"
+            )
         if self.publish is not None and self.remote is not None:
             raise ConfigError(
                 "publish (--publish) reads the store, and with --server that is elsewhere; run "

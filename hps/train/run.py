@@ -120,6 +120,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             depths = DepthChooser(ranks.agreed_depth(options.depth), start=first_depth())
             checkpoints = StepCheckpoints(server, boundary, publisher)
             begun = begin(server, options, reader, context, checkpoints)
+            publisher.begin(begun.trainer)
             loop = TrainingLoop(server, options, begun, checkpoints, depths, context)
             figures["new_data"] = begun.new_data
             if mark is not None:

@@ -11,11 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hps.common.json_text import Json
+from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+from hps.train.checkpoint_graphs import CheckpointGraphs
 from hps.train.ranks import TrainingRanks
 
 if TYPE_CHECKING:
     from hps.train.options import TrainOptions
+    from hps.train.trainer import Trainer
 
 
 class RunPublisher:
@@ -45,9 +48,29 @@ class RunPublisher:
         self._wanted: int | None = None  # examples that the newest checkpoint has seen
         self._is_over = False
         self._thread: threading.Thread | None = None
+        self._graphs: CheckpointGraphs | None = None
+        self._has_begun = False
         if options.publish is not None and ranks.rank == 0:
             assert options.store is not None, "checked by TrainOptions"
-            self._publisher = Publisher(options.store, options.publish)
+            if options.publish_onnx:
+                self._graphs = CheckpointGraphs(options.store)
+            asked = PublishOptions(graph=self._graphs)
+            self._publisher = Publisher(options.store, options.publish, asked)
+
+    def begin(self, trainer: "Trainer") -> None:
+        """The run's model is there: publishing may begin.
+
+        With `publish_onnx` its graph is exported now, in the thread that trains: while torch
+        exports, what asks whether it is being compiled is told so in all threads.
+
+        Raises:
+            ConfigError: it cannot be exported.
+        """
+        if self._graphs is not None:
+            self._graphs.export(trainer.recipe, trainer.model)
+        self._has_begun = True
+        if self._wanted is not None:
+            self.tell(self._wanted)
 
     def tell(self, examples: int) -> None:
         """A checkpoint was taken, after so many examples; returns at once."""
@@ -55,7 +78,7 @@ class RunPublisher:
             return
         with self._changed:
             self._wanted = examples
-            if self._thread is None:
+            if self._thread is None and self._has_begun:
                 self._thread = threading.Thread(target=self._work, name="hps-publish", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
