@@ -1,10 +1,12 @@
-"""A server process of the benchmark: the same front over hps.Model, or over a plain torch model.
+"""A server process of the benchmark: the same front over hps.Model, over a plain torch model, or
+over rows in Redis and an ONNX graph.
 
-    python -m benchmarks.serving.contender_server STORE hps|torch THREADS
+    python -m benchmarks.serving.contender_server STORE hps|torch|redis=HOST:PORT THREADS
 
 Above it: serving_bench.py, which starts it. Below it: hps.serving; benchmarks/scoring/requests.py,
-whose torch model has the same weights in an nn.Embedding. It prints both addresses, and serves
-until its standard input ends. A request to the torch one holds ids in the place of keys.
+whose torch model has the same weights in an nn.Embedding; redis_scores.py. It prints both
+addresses, and serves until its standard input ends. A request to the torch one holds ids in the
+place of keys.
 """
 
 import io
@@ -16,6 +18,7 @@ import torch
 
 from benchmarks.scoring.requests import TorchModel
 from benchmarks.serving.filled_store import DRAM, KEYS_FILE
+from benchmarks.serving.redis_scores import RedisScores
 from hps.service.server.front import ServerOptions
 from hps.service.server.log_lines import LogLines
 from hps.serving.scorer import ScoringOptions
@@ -55,9 +58,13 @@ def main(store: str, kind: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     keys = torch.load(Path(store) / KEYS_FILE, weights_only=True)
     with Model.load(Path(store) / "store", dram=DRAM) as model:
-        scores: Any = model if kind == "hps" else TorchScores(model, keys)
+        scores: Any = model
         if kind == "hps":
             model.lookup(next(iter(model.features)), keys.numpy())  # all rows into memory
+        elif kind == "torch":
+            scores = TorchScores(model, keys)
+        else:
+            scores = RedisScores(model, kind.removeprefix("redis="))
         options = ModelServerOptions(
             front=ServerOptions(listen="127.0.0.1:0"),
             scoring=ScoringOptions(name=NAME),

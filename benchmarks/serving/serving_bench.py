@@ -2,13 +2,15 @@
 
 A DeepFM, 26 features of one key, all rows in memory, keys drawn Zipf 1.05 from those that are
 stored; a request holds keys and dense values as tensors. The torch model has the same weights in an
-nn.Embedding, and its requests hold ids that were made before. Both servers are processes that this
-one asks over loopback, in turn; `in process` there is none. Above it: benchmarks/run.py. Below it:
-filled_store.py, contender_server.py, hps.serving.
+nn.Embedding, and its requests hold ids that were made before. Where redis-server and onnxruntime
+are installed, a third one has its rows in Redis and the same dense part as an ONNX graph. The
+servers are processes that this one asks over loopback, in turn; `in process` there is none. Above
+it: benchmarks/run.py. Below it: filled_store.py, contender_server.py, redis_scores.py, hps.serving.
 """
 
 import argparse
 import http.client
+import itertools
 import json
 import subprocess
 import sys
@@ -27,14 +29,16 @@ from benchmarks.common.timing import Samples
 from benchmarks.scoring.requests import PERCENTILES, milliseconds
 from benchmarks.serving.contender_server import NAME, TorchScores
 from benchmarks.serving.filled_store import DRAM, fill_store
+from benchmarks.serving.redis_scores import RedisScores, absences, redis_with
 from hps.inference import open_inference_pb2 as pb
 from hps.train.model import Model
 from hps.types import Batch, Ids
 
 HPS, TORCH = "hps", "torch nn.Embedding behind the same front, ids made before"
+REDIS = "the ONNX graph over rows from Redis behind the same front"
 _NUM_REQUESTS = 64
 _NUM_DENSE, _NUM_FEATURES = 13, 26
-_FLOOR = 1 / 1.2  # p99, over gRPC
+_FLOORS = {TORCH: 1 / 1.2, REDIS: 3.0}  # p99, over gRPC
 
 Call = Callable[[int], Any]
 
@@ -191,14 +195,17 @@ def rows_of(contenders: dict[str, Contender], options: dict[str, Any]) -> list[R
     for way, name, clients in ways:
         calls = {who: getattr(one, name) for who, one in contenders.items()}
         times = times_of(calls, clients, options["calls"], options["repetitions"])
-        for percentile in PERCENTILES:
+        for percentile, peer in itertools.product(PERCENTILES, contenders):
+            if peer == HPS:
+                continue
+            has_floor = (way, percentile) == ("gRPC", "p99")
             found.append(
                 comparison_row(
                     {"way": way, "clients": clients, "percentile": percentile},
                     "ms",
                     times[HPS][percentile],
-                    (TORCH, times[TORCH][percentile]),
-                    floor=_FLOOR if (way, percentile) == ("gRPC", "p99") else None,
+                    (peer, times[peer][percentile]),
+                    floor=_FLOORS[peer] if has_floor else None,
                     lower_is_better=True,
                 )
             )
@@ -218,21 +225,25 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
             model = held.enter_context(Model.load(folder / "store", dram=DRAM))
             (table,) = model.features
             model.lookup(table, keys.numpy())
-            torch_scores = TorchScores(model, keys)
             by_ids = requests_of(keys, options["candidates"])
             by_keys = [(keys[places], dense) for places, dense in by_ids]
+            asked: list[tuple[str, str, Any, Any]] = [
+                (HPS, "hps", by_keys, model),
+                (TORCH, "torch", by_ids, TorchScores(model, keys)),
+            ]
+            missing = absences()
+            if not missing:
+                redis = held.enter_context(redis_with(folder, model, keys))
+                asked.append((REDIS, f"redis={redis}", by_keys, RedisScores(model, redis)))
             contenders = {}
-            for who, kind, requests, predict in (
-                (HPS, "hps", by_keys, model.predict_with_version),
-                (TORCH, "torch", by_ids, torch_scores.predict_with_version),
-            ):
+            for who, kind, requests, scores in asked:
                 addresses = held.enter_context(server_of(folder, kind, options["threads"]))
                 batches = [batch_of(table, *request) for request in requests]
 
                 def in_process(
-                    number: int, batches: list[Batch] = batches, predict: Any = predict
+                    number: int, batches: list[Batch] = batches, scores: Any = scores
                 ) -> Any:
-                    return predict(batches[number])[0]
+                    return scores.predict_with_version(batches[number])[0]
 
                 contenders[who] = Contender(in_process, addresses, requests, table)
             check_alike(contenders)
@@ -240,7 +251,8 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     finally:
         torch.set_num_threads(threads_before)
     kept = ("rows", "dim", "candidates", "clients", "calls", "threads")
-    return {"axes": {name: options[name] for name in kept} | {"model": "deepfm"}, "rows": rows}
+    axes = {name: options[name] for name in kept} | {"model": "deepfm"}
+    return {"axes": axes, "rows": rows, "absent": missing}
 
 
 def batch_of(table: str, ids: torch.Tensor, dense: torch.Tensor) -> Batch:
