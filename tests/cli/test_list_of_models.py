@@ -108,7 +108,8 @@ def test_every_option_is_stored_as_plain_values() -> None:
         resume_from=3,
     )
     plain = plain_options(options)
-    assert set(plain) == set(vars(options)) - {"held_out"}  # what a run makes of DATA
+    # Those are what a run makes of DATA, or of the folder that it follows.
+    assert set(plain) == set(vars(options)) - {"held_out", "followed"}
     assert type(plain["lr"]) is float and type(plain["seed"]) is int
     buffer = io.BytesIO()
     torch.save(plain, buffer)
