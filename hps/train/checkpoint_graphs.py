@@ -9,13 +9,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import torch
 
 from hps.common.json_text import JsonView
-from hps.common.optimizers import SGD
 from hps.config import Config, DramCacheConfig, TableConfig
 from hps.errors import ConfigError
 from hps.models import ClickModel
@@ -23,6 +21,7 @@ from hps.models.kinds import load_class
 from hps.models.own import code_digest
 from hps.parameter_server.server import ParameterServer
 from hps.publish.graph import DenseGraph
+from hps.train.published_rows import of_weights_alone
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
 
@@ -52,7 +51,7 @@ class CheckpointGraphs:
         mark = self.mark(state)
         if mark not in self._known:
             with TemporaryDirectory(prefix="hps-graph-") as folder, torch.random.fork_rng([]):
-                own = [_of_weights_alone(table) for table in tables.values()]
+                own = [of_weights_alone(table, table.dtype) for table in tables.values()]
                 dram = DramCacheConfig(bytes=_DRAM)
                 with ParameterServer(Config(path=folder, tables=own, dram=dram)) as server:
                     self._keep(mark, recipe.build(server).export_dense(recipe.features))
@@ -83,15 +82,3 @@ def _recipe_in(state: JsonView) -> ModelRecipe:
             "onnx=hps.export_dense(module, batch)), or leave out --onnx"
         )
     return stored_recipe(state)
-
-
-def _of_weights_alone(table: TableConfig) -> TableConfig:
-    return replace(
-        table,
-        optimizer=SGD(lr=1.0),
-        statistics=False,
-        expiry=None,
-        admission=None,
-        max_rows=None,
-        max_bytes=None,
-    )

@@ -48,10 +48,10 @@ _OLD_SECONDS = 86_400.0
 _MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
 
 
-def local_table(published: PublishedTable) -> TableConfig:
-    """The table that holds a version's rows: weights alone, without what trains or ends them."""
+def of_weights_alone(table: TableConfig, dtype: str) -> TableConfig:
+    """The table without what trains, counts or ends its rows."""
     return replace(
-        table_from_json(published.table),
+        table,
         optimizer=SGD(lr=1.0),
         statistics=False,
         expiry=None,
@@ -59,8 +59,14 @@ def local_table(published: PublishedTable) -> TableConfig:
         max_rows=None,
         max_bytes=None,
         negative_rate=1.0,
-        dtype="bfloat16" if published.dtype == BFLOAT16 else "float32",
+        dtype=dtype,
     )
+
+
+def local_table(published: PublishedTable) -> TableConfig:
+    """The table that holds a version's rows."""
+    dtype = "bfloat16" if published.dtype == BFLOAT16 else "float32"
+    return of_weights_alone(table_from_json(published.table), dtype)
 
 
 class PublishedRows:

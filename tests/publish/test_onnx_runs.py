@@ -48,6 +48,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(log: Path, store: str, **more: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"model": KIND, "hidden": (4,), "dropout": 0.2, "negative_rate": 0.5}
+    values |= {"statistics": True}  # which count by that rate
     values |= {"dim": 2, "batch_size": 32, "dram": "8MiB", "depth": 0, **more}
     return train(TrainOptions(data=[log], store=store, **values))
 

@@ -3,7 +3,7 @@
 Above it: the parts of parameter_server.py. Below it: connections.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hps.config import TableConfig, differences
 from hps.errors import ConfigError, RemoteError, no_such_table
@@ -87,24 +87,26 @@ class Shards:
     def refuse_older(self, verb: str) -> None:
         """Raises ConfigError for a server of an older hps, which would make a table without its
         rules and its dtype, and erases by keys alone; RemoteError where one does not answer."""
-        replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
-        for session, reply in zip(self._connections.sessions, replies, strict=True):
-            if not reply.has_rules:
-                raise ConfigError(
-                    f"{verb}: shard {session} is served by hps {reply.version}, which makes no "
-                    "tables with expiry, admission or bfloat16 rows, and erases no rows by what "
-                    "they have counted; start it with a newer hps"
-                )
+        lacks = (
+            "tables with expiry, admission or bfloat16 rows, and erases no rows by what they have "
+            "counted"
+        )
+        self._refuse_unless(lambda reply: reply.has_rules, verb, lacks)
 
     def refuse_rateless(self, verb: str) -> None:
         """Raises ConfigError for a server of an older hps, which would make a table without its
         negative_rate; RemoteError where one does not answer."""
+        self._refuse_unless(lambda reply: reply.has_rates, verb, "tables with negative_rate")
+
+    def _refuse_unless(
+        self, knows: Callable[[pb.DescribeReply], bool], verb: str, lacks: str
+    ) -> None:
         replies = self._connections.ask_all("Describe", pb.DescribeRequest(), pb.DescribeReply)
         for session, reply in zip(self._connections.sessions, replies, strict=True):
-            if not reply.has_rates:
+            if not knows(reply):
                 raise ConfigError(
                     f"{verb}: shard {session} is served by hps {reply.version}, which makes no "
-                    "tables with negative_rate; start it with a newer hps"
+                    f"{lacks}; start it with a newer hps"
                 )
 
     def refuse_nameless(self, verb: str) -> None:
