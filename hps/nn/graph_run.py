@@ -15,14 +15,14 @@ from hps.common.row_layout import Floats
 from hps.errors import ConfigError, CorruptionError
 from hps.publish.graph import LOGIT, WEIGHTS_FILE
 
-_INSTALL = "install it with: pip install 'hps-ctr[onnx]'"
+INSTALL = "install it with: pip install 'hps-ctr[onnx]'"
 
 
 class GraphSession:
     """A graph with one set of weights; threads may share it.
 
     Args:
-        onnx: the file of the graph.
+        graph: its file.
         weights: the file of weights.
         where: the graph comes from, for errors.
 
@@ -31,12 +31,15 @@ class GraphSession:
             none that takes all its weights from those.
     """
 
-    def __init__(self, onnx: bytes, weights: bytes, where: str = "the ONNX graph") -> None:
+    def __init__(self, graph: bytes, weights: bytes, where: str = "the ONNX graph") -> None:
         try:
+            import onnx
             import onnxruntime
         except ImportError as error:
-            raise ConfigError(f"a model of ONNX needs onnxruntime; {_INSTALL}") from error
-        _check_external(onnx, len(weights), where)
+            raise ConfigError(
+                f"scoring by an ONNX graph needs the package {error.name!r}; {INSTALL}"
+            ) from error
+        _check_external(onnx, graph, len(weights), where)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = torch.get_num_threads()
@@ -47,7 +50,7 @@ class GraphSession:
         )
         try:
             self._session = onnxruntime.InferenceSession(
-                onnx, options, providers=["CPUExecutionProvider"]
+                graph, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # of the library, whose errors share no class
             raise CorruptionError(f"{where}: onnxruntime cannot run it: {error}") from error
@@ -63,9 +66,8 @@ class GraphSession:
         return np.asarray(found, np.float32)
 
 
-def _check_external(data: bytes, num_bytes: int, where: str) -> None:
+def _check_external(onnx: Any, data: bytes, num_bytes: int, where: str) -> None:
     """Refuses a graph that would read another file than that of its weights."""
-    import onnx
     from google.protobuf.message import DecodeError
 
     model = onnx.ModelProto()

@@ -20,11 +20,11 @@ from torch import nn
 
 from hps.common.json_text import JsonView
 from hps.errors import ConfigError, HpsError
+from hps.nn.graph_run import INSTALL
 from hps.nn.graph_seams import BATCH, GraphInput
 from hps.publish.graph import LOGIT, PROBABILITY, WEIGHTS_FILE
 
 OPSET = 18
-INSTALL = "install it with: pip install 'hps-ctr[onnx]'"
 _EXAMPLES = 3  # of the trace; not 0 or 1, which torch.export takes as what they are
 _CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")  # of what is no matter to a user
 _FILE_LINE = re.compile(r'File "([^"<]+)", line (\d+)')

@@ -124,7 +124,7 @@ def test_other_modules_and_batches_are_refused(
         hps.export_dense(Unpooled(server), batch)
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_is_named(
     server: hps.ParameterServer, batch: hps.Batch, monkeypatch: Any, package: str
 ) -> None:

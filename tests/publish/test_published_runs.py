@@ -17,6 +17,7 @@ from hps.publish.version import listed_versions
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, train
 from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.publish.onnx_lab import graph_of
 from tests.publish.publish_lab import rows_of
 from tests.publish.test_follow import SMALL, write_log
 
@@ -98,9 +99,10 @@ def test_ranks_publish_as_they_train(ranks: Nursery, tmp_path: Path) -> None:
     log, store = write_log(tmp_path / "a.libsvm", 1, 800), tmp_path / "ranks"
     words = ["train", str(log), "--store", str(store), "--dim", "4", "--hidden", "8"]
     words += ["--batch-size", "50", "--dram", "16MiB", "--threads", "1"]
-    words += ["--publish", str(tmp_path / "pub"), "--publish-every", "3"]
+    words += ["--publish", str(tmp_path / "pub"), "--publish-every", "3", "--publish-onnx"]
     figures = ranks.figures(Job(words, 2))
     assert figures["published"][-1]["checkpoint"] == "final" and figures["publish_error"] is None
+    assert graph_of(tmp_path / "pub", 1)[1].features == {"features": ["index"]}
     with hps.Model.load(tmp_path / "pub") as model, hps.Model.load(store) as stored:
         (table,) = stored.server.tables
         assert rows_of(model.server, table) == rows_of(stored.server, table)
