@@ -316,7 +316,11 @@ def test_the_command_goes_on_until_a_signal(days: Path, tmp_path: Path) -> None:
         assert "version 2" in line and "delta" in line
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    assert open_destination(place).names() == ["version-00000001.json", "version-00000002.json"]
+    # A run may take more than one checkpoint, and each is a version where it is seen in time.
+    assert open_destination(place).names()[:2] == [
+        "version-00000001.json",
+        "version-00000002.json",
+    ]
 
 
 def test_flags_that_do_not_go_together_are_named(
