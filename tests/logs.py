@@ -24,8 +24,11 @@ def write_criteo(
     logits = planted[np.arange(NUM_FEATURES), values].sum(axis=1)
     clicks = generator.random(num_examples) < 1 / (1 + np.exp(-logits))
     dense = generator.integers(0, 50, (num_examples, NUM_DENSE))
+    of_key = [f"{key:08x}" for key in range(num_keys)]
     with path.open("w") as file:
-        for click, numbers, features in zip(clicks, dense, values, strict=True):
-            columns = [str(int(click)), *map(str, numbers), *(f"{value:08x}" for value in features)]
+        for click, numbers, features in zip(
+            clicks.tolist(), dense.tolist(), values.tolist(), strict=True
+        ):
+            columns = [str(int(click)), *map(str, numbers), *(of_key[key] for key in features)]
             file.write("\t".join(columns) + "\n")
     return path

@@ -41,13 +41,26 @@ def core_library(beside: str, *names: str) -> ctypes.CDLL:
     core = root / "build" / f"cmake-{sysconfig.get_config_var('SOABI')}" / "libhps_core.a"
     if not core.exists():
         raise FileNotFoundError(f"{core.relative_to(root)} is not there; build hps in place first")
-    sources = [str(Path(beside).with_name(name)) for name in names]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "core.so"
-        command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", f"-I{root / 'csrc'}"]
-        command += ["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "-o", str(library)]
-        subprocess.run([*command, *sources, str(core)], check=True)
+        objects = [library.with_name(f"{name}.o") for name in names]
+        for name, compiled in zip(names, objects, strict=True):
+            compiled.write_bytes(_compiled_beside_core(Path(beside).with_name(name)))
+        command = ["g++", "-shared", "-pthread", "-Wl,--exclude-libs,ALL", "-o", str(library)]
+        subprocess.run([*command, *map(str, objects), str(core)], check=True)
         return ctypes.CDLL(str(library))
+
+
+@functools.cache  # several libraries may have it
+def _compiled_beside_core(source: Path) -> bytes:
+    """The object file of one C++ file that includes the core's headers."""
+    root = Path(__file__).parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder) / "one.o"
+        command = ["g++", "-std=c++20", "-O2", "-fPIC", "-pthread", f"-I{root / 'csrc'}"]
+        command += ["-fvisibility=hidden", "-c", "-o", str(compiled), str(source)]
+        subprocess.run(command, check=True)
+        return compiled.read_bytes()
 
 
 def aligned(num_bytes: int) -> np.ndarray:

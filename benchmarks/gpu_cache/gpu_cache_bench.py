@@ -106,7 +106,7 @@ def run_on_host(smoke: bool, rows: int, repetitions: int) -> dict[str, Any]:
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows as the device has them."""
     if smoke:
-        options |= {"rows": 20_000, "repetitions": 5}
+        options |= {"rows": 20_000, "repetitions": 2}
     rows, repetitions = int(options["rows"]), options["repetitions"]
     if options["device"] == "cpu":
         return run_on_host(smoke, min(rows, 10**6), repetitions)

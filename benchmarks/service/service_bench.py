@@ -158,7 +158,7 @@ def shards(teams: dict[str, Team], options: dict[str, Any], cores: int) -> Itera
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows of every figure."""
     if smoke:
-        options |= {"rows": 3000, "batch": 500, "seconds": 0.02, "repetitions": 2}
+        options |= {"rows": 3000, "batch": 500, "seconds": 0.02, "repetitions": 1}
     workload = Workload(rows=int(options["rows"]), batch=options["batch"])
     there, absent = find_peers()
     files = ["hps_service", "bare_grpc", "kept_grpc", "embedded", *there]

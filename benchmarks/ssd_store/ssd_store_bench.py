@@ -191,7 +191,7 @@ def one_size(
         found.append(lifetime.locality(field.hps, folder / "together", data, shape))
         if data.record_bytes == options["records"][0]:  # opening reads keys, whatever their rows
             found += lifetime.opening(field.hps, data, repetitions)
-            patience = 1.0 if options["is_smoke"] else 40.0
+            patience = 0.2 if options["is_smoke"] else 40.0
             shape = (options["batch"], options["steps"] * GETS_A_STEP, patience)
             row = compaction(folder / "compaction", data, shape)
             found += [] if row is None else [row]
@@ -208,7 +208,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows of every figure, for each size of records."""
     if smoke:
         options |= {"large_rows": 30_000}
-        options |= {"rows": 20_000, "records": "64", "batch": 2000, "repetitions": 2, "steps": 1}
+        options |= {"rows": 20_000, "records": "64", "batch": 2000, "repetitions": 1, "steps": 1}
     options["is_smoke"] = smoke
     options["records"] = [int(size) for size in options["records"].split(",")]
     absent = absent_peers("rocksdict", "lmdb")

@@ -190,6 +190,7 @@ class RestServer:
         await self._stopping.wait()
         watch.cancel()
         server.close()
+        runner.server.pre_shutdown()  # idle connections, which would be waited for, end now
         await runner.server.shutdown(_STOP_SECONDS)
         await runner.cleanup()
 

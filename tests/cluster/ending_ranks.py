@@ -1,7 +1,7 @@
 """Ranks whose interpreter ends as that of a program does, while gloo's threads are late.
 
 Above it: tests/cluster/world/test_lent.py. Below it: late_threads.cc, the compiler,
-hps.cluster.world.torch_world. Run as a program it forks the ranks of one run after the other.
+hps.cluster.world.torch_world. Run as a program it forks the ranks of all runs.
 """
 
 import atexit
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +102,15 @@ def _be_rank(how: str, rank: int, pipe: tuple[int, int]) -> int:
 
 
 def main(folder: Path) -> int:
-    """Runs one after the other, and says the exit statuses; in a child: one rank."""
+    """All runs at once, as they wait more than they work; says the exit statuses; in a child: one
+    rank."""
     torch.set_num_threads(1)
-    statuses = {}
-    for how in ENDS:
-        pipe = os.pipe()
-        with HeldPort() as port:
-            children = []
+    children: dict[str, list[int]] = {}
+    with ExitStack() as held:
+        for how in ENDS:
+            pipe = os.pipe()
+            port = held.enter_context(HeldPort())
+            children[how] = []
             for rank in range(SIZE):
                 child = os.fork()
                 if child == 0:
@@ -118,9 +121,11 @@ def main(folder: Path) -> int:
                     os.environ |= {"WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1"}
                     os.environ["MASTER_PORT"] = str(port.number)
                     return _be_rank(how, rank, pipe)
-                children.append(child)
-            ended = [os.waitpid(child, 0)[1] for child in children]
-        statuses[how] = [os.waitstatus_to_exitcode(status) for status in ended]
+                children[how].append(child)
+        statuses = {
+            how: [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in of]
+            for how, of in children.items()
+        }
     print(json.dumps(statuses), flush=True)
     return 0
 

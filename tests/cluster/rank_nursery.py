@@ -5,6 +5,7 @@ torch.distributed over gloo. To import torch takes longer than such a run; under
 tests of its own use, every rank pays for it.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -21,6 +22,10 @@ from typing import IO, Any
 import hps.config
 from tests.ports import HeldPort
 
+# What ranks are asked to run, which the command line imports only then.
+_COMMANDS = ("hps.cli.main", "hps.cli.train", "hps.cli.evaluate", "hps.train", "hps.train.ranks")
+_COMMANDS += ("hps.cluster.parameter_server", "hps.cluster.world.torch_world")
+_COMMANDS += ("hps.parameter_server.joint_batches", "hps.reader.shuffle", "hps.reader.text_reader")
 INTERRUPT_SECONDS = 60.0  # until it is felt, on a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,6 +131,9 @@ def _serve(lines: IO[str]) -> None:
     hps.config.keep_torch_silent()
     import torch._dynamo  # DistributedDataParallel wants it, whatever it is given
 
+    # What a rank imports for itself takes it longer than its training.
+    for name in _COMMANDS:
+        importlib.import_module(name)
     torch.set_num_threads(1)
     for line in lines:
         job = json.loads(line)

@@ -6,7 +6,6 @@ Above it: pytest. Below it: rank_nursery.py, hps/cli/models.py, hps/ssd_store/pr
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,8 @@ import pytest
 
 import hps
 from hps.cli.main import main
-from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.logs import write_criteo
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

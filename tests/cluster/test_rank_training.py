@@ -19,7 +19,7 @@ from hps.cluster.world.local_world import local_worlds
 from hps.config import RankEnvironment
 from hps.train.ranks import restart_warning
 from tests.cluster.rank_nursery import Job, Nursery
-from tests.cluster.torchrun_lab import KILLED, run_torchrun, stop_torchrun
+from tests.cluster.torchrun_lab import KILLED, stop_torchrun
 from tests.logs import write_criteo
 
 TABLE = "features"
@@ -552,36 +552,24 @@ def test_rank_zero_alone_reports_and_names_who_was_slow(
 
 
 @pytest.mark.timeout(900)  # torchrun and every rank import torch
-def test_torchrun_restarts_a_killed_rank_and_training_goes_on(
+def test_torchrun_restarts_a_killed_rank_and_is_terminated_with_a_checkpoint_of_all_ranks(
     tmp_path: Path, ranks: Nursery, log: Path
 ) -> None:
-    flags = ["--checkpoint-every", "3"]
-    whole = ranks.figures(Job(words(log, tmp_path / "whole", *flags), 2))
-    out = tmp_path / "out.json"
-    done = run_torchrun(
-        words(log, tmp_path / "store", *flags, "--json", str(out)), 2, kills=[(1, 7)]
-    )
-    assert done.returncode == 0 and done.stderr.count(KILLED) == 1, done.stderr
-    figures = json.loads(out.read_text())
-    assert figures["resumed_from"] is not None and figures["examples"] == 1250 - 600
-    for name in ("digests", "loss_digest"):
-        assert figures[name] == whole[name], name
-
-
-@pytest.mark.timeout(900)  # torchrun and every rank import torch
-def test_torchrun_that_is_terminated_leaves_a_checkpoint_of_all_ranks(
-    tmp_path: Path, ranks: Nursery, log: Path
-) -> None:
+    """The bits of ranks that nothing has happened to."""
     out, store = tmp_path / "out.json", tmp_path / "store"
-    telling = words(log, store, *ENDLESS, "--json", str(out))
-    status, said, errors = stop_torchrun(telling, 2, signal.SIGTERM)
+    telling = words(log, store, *ENDLESS, "--checkpoint-every", "3", "--json", str(out))
+    status, said, errors = stop_torchrun(telling, 2, [(1, 7)], signal.SIGTERM)
     figures = json.loads(out.read_text())
     assert status == 1 and figures["stopped"] == "SIGTERM", errors
-    assert "stopped by SIGTERM after" in said
-    limit = str(figures["total_examples"] + 100)
-    goes_on = ["--epochs", "1000", "--resume", "--limit", limit]
-    rest = ranks.figures(Job(words(log, store, *goes_on), 2))
+    assert "stopped by SIGTERM after" in said and errors.count(KILLED) == 1
+    seen = figures["total_examples"]
+    assert figures["resumed_from"] is not None and figures["examples"] == seen - 600
+    goes_on = ["--epochs", "1000", "--limit", str(seen + 100)]
+    rest = ranks.figures(Job(words(log, store, *goes_on, "--resume"), 2))
     assert rest["examples"] == 100
+    whole = ranks.figures(Job(words(log, tmp_path / "whole", *goes_on), 2))
+    for name in ("digests", "loss_digest"):
+        assert rest[name] == whole[name], name
 
 
 def test_what_restarts_over_several_hosts_need_is_said() -> None:

@@ -119,6 +119,8 @@ def main(folder: Path, runs: dict[str, int]) -> None:
     """All runs at once, as they wait more than they work; says the exit statuses of each run's
     ranks."""
     torch.set_num_threads(1)
+    for name in hps.__all__:  # or each rank would import it for itself
+        getattr(hps, name)
     children: dict[int, tuple[str, int]] = {}  # process id -> run, rank
     with ExitStack() as held:
         for how, size in runs.items():

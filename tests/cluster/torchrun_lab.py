@@ -1,6 +1,6 @@
 """`hps train` under the real torchrun, in which chosen ranks are killed at chosen steps.
 
-Above it: tests/train/test_training.py, tests/torture/rank_kills.py. Below it: torchrun,
+Above it: tests/cluster/test_rank_training.py, tests/torture/rank_kills.py. Below it: torchrun,
 `hps.cli.main`. Run as a program it is one rank.
 """
 
@@ -44,37 +44,36 @@ def run_torchrun(
         )
 
 
-def stop_torchrun(words: Sequence[str], size: int, number: int) -> tuple[int, str, str]:
-    """Trains on `size` ranks until rank 0 has told of some batches, then signals torchrun.
+def stop_torchrun(
+    words: Sequence[str], size: int, kills: Sequence[Kill], number: int
+) -> tuple[int, str, str]:
+    """As run_torchrun, of a training that does not end by itself: once rank 0 of the last attempt
+    has told of some batches, torchrun gets a signal.
 
     Returns:
         Its exit status, standard output and error.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
-    with (
-        HeldPort() as port,
-        subprocess.Popen(
-            [
-                *command,
-                "--master-port",
-                str(port.number),
-                "-m",
-                "tests.cluster.torchrun_lab",
-                *words,
-            ],
+    command += ["--max-restarts", str(len(kills)), "--monitor-interval", "0.1"]
+    with HeldPort() as port:
+        command += ["--master-port", str(port.number), "-m", "tests.cluster.torchrun_lab", *words]
+        with subprocess.Popen(
+            command,
             cwd=ROOT,
-            env={**os.environ, KILLS: "[]"},
+            env={**os.environ, KILLS: json.dumps(list(kills))},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        ) as process,
-    ):
-        assert process.stderr is not None
-        told = next((line for line in process.stderr if " examples " in line), "")
-        assert told, "no rank has told of batches"
-        process.send_signal(number)
-        out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
+        ) as process:
+            assert process.stderr is not None
+            said = ""
+            for awaited in [*[KILLED] * len(kills), " examples "]:
+                line = next((line for line in process.stderr if awaited in line), "")
+                assert line, f"no rank has said {awaited!r}"
+                said += line
+            process.send_signal(number)
+            out, err = process.communicate(timeout=240)
+    return process.returncode, out, said + err
 
 
 def main() -> int:

@@ -4,7 +4,6 @@ Above it: pytest. Below it: `hps train --publish`, `hps publish` of a folder of 
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from hps.publish.publisher import Publisher
 from hps.publish.version import listed_versions
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, train
-from tests.cluster.rank_nursery import Job, Nursery, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.publish.onnx_lab import graph_of
 from tests.publish.publish_lab import rows_of
 from tests.publish.test_follow import SMALL, write_log
@@ -69,12 +68,6 @@ def test_flags_of_publishing_that_do_not_go_together_are_named() -> None:
     remote = ClientConfig(addresses=["localhost:1"])
     with pytest.raises(hps.ConfigError, match="hps publish STORE URL --every SECONDS"):
         TrainOptions(data=["a"], remote=remote, publish="pub")
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("ranks")) as found:
-        yield found
 
 
 def test_the_folder_of_ranks_is_published_by_what_changed(ranks: Nursery, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Above it: pytest. Below it: hps.serving.server in this process, urllib, curl.
 """
 
+import http.client
 import json
 import shutil
 import socket
@@ -59,6 +60,18 @@ def test_paths_of_health_and_metadata(models: Models) -> None:
         status, said = local.ask(INFER)
         assert status == 405 and "Method Not Allowed" in said["error"]
         assert not local.log("internal")
+
+
+def test_a_connection_without_a_request_does_not_keep_the_server(models: Models) -> None:
+    _, model = models("csv")
+    with serving(model) as local:
+        connection = http.client.HTTPConnection(local.server.http_address)
+        connection.request("GET", "/v2/health/live")
+        assert connection.getresponse().read() and connection.sock is not None
+        started = time.monotonic()
+        local.server.stop()
+        assert time.monotonic() - started < 3
+        connection.close()
 
 
 def test_bytes_may_follow_the_json_in_both_directions(models: Models) -> None:

@@ -2,13 +2,14 @@
 
 Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, identity.py,
 odd_machines.py, life_models.py, life_kills.py, life_faults.py, rank_kills.py, cluster_hosts.py, the
-service_*.py recipes, the programs of tests/native. A recipe fails by a violation, by a premise that
-did not happen, or by a planted bug that it does not find. Skips are counted and listed. Every line
-goes out as soon as it is known.
+service_*.py recipes, the programs of tests/native, the tests that are marked long. A recipe fails
+by a violation, by a premise that did not happen, or by a planted bug that it does not find. Skips
+are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
 import random
+import re
 import subprocess
 import sys
 import time
@@ -357,6 +358,16 @@ def _planted(recipe: str, bug: str, runs: int, violations: list[str]) -> Result:
     return Result(recipe, f"planted bug '{bug}' is found", runs, problems)
 
 
+def _long_tests(seed: int) -> Iterator[Result]:
+    """The tests that `make test` leaves out, in a process of their own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "long"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
+    has_held = done.returncode == 0 and passed is not None
+    problems = [] if has_held else [done.stdout[-2000:] + done.stderr[-2000:]]
+    yield Result("-m long", "long tests", int(passed[1]) if passed else 0, problems)
+
+
 def parse_native(line: str) -> Result | None:
     """The result in a line that a native recipe program prints (tests/native/torture_lab.h)."""
     kind, _, rest = line.partition(" ")
@@ -430,7 +441,7 @@ def main() -> int:
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
     recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
-    recipes += [_service_hostile, _hosts]
+    recipes += [_service_hostile, _hosts, _long_tests]
     return run(recipes, options.seed)
 
 

@@ -15,6 +15,7 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import hps.cli.serve
 import hps.service.server.server  # noqa: F401 - what `hps serve` imports when it begins
 from hps import _C
 from hps.cli.main import main as hps_main

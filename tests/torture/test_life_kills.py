@@ -22,7 +22,7 @@ from tests.torture.life_kills import run_life_kills
 from tests.torture.life_planted import PLANTED
 from tests.torture.service_recipes import fresh_seed
 
-KILLS = {"segments": 30, "rocksdb": 16}
+KILLS = {"segments": 14, "rocksdb": 10}
 STRIDE = 5  # of the calls of a checkpoint
 DISKS = 6
 

@@ -8,7 +8,7 @@ from tests.torture.service_kills import ServiceReport
 from tests.torture.service_recipes import RECIPES, fresh_seed, run_recipe
 from tests.torture.service_shards import Nursery, nursery
 
-KILLS = {"K1": 30, "N1": 3, "N2": 3, "N3": 3, "N4": 3}
+KILLS = {"K1": 12, "N1": 3, "N2": 3, "N3": 3, "N4": 3}
 PLANTED = [(name, plant) for name, recipe in RECIPES.items() for plant in recipe.plants]
 
 

@@ -3,7 +3,9 @@
 Above it: tests/train/test_changed_features.py, test_changed_logs.py. Below it: `hps.train`.
 """
 
+import functools
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,24 @@ def change(log: Path, store: Path, **changes: Any) -> dict[str, Any]:
     return run(log, store, **flags)
 
 
+@functools.cache  # many tests begin with the same one
+def _once_trained(kind: str, names: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    _train(Path(folder.name), kind, names)
+    return folder
+
+
+def _train(folder: Path, kind: str, names: Sequence[str], **changes: Any) -> None:
+    run(write(folder / "old.parquet", names), folder / "store", kind, epochs=3, **changes)
+
+
 def trained(folder: Path, kind: str, names: Sequence[str] = OLD, **changes: Any) -> Path:
     """A store with a model of these columns, whose every weight has moved."""
-    store = folder / "store"
-    run(write(folder / "old.parquet", names), store, kind, epochs=3, **changes)
-    return store
+    if changes or ":" in kind:
+        _train(folder, kind, names, **changes)
+    else:
+        shutil.copytree(_once_trained(kind, tuple(names)).name, folder, dirs_exist_ok=True)
+    return folder / "store"
 
 
 def changed(folder: Path, store: Path, names: Sequence[str], **changes: Any) -> Path:

@@ -127,7 +127,7 @@ def outcome(model: hps.Model, given_rows: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_of_values_are_those_of_arrow(
     models: dict[str, hps.Model], kind: str, data: st.DataObject
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import hps
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, train
-from tests.cluster.rank_nursery import Job, nursery
+from tests.cluster.rank_nursery import Job, Nursery
 from tests.logs import write_criteo
 from tests.parity.test_resume import same_bits
 from tests.service.client.client_lab import service
@@ -101,17 +101,18 @@ def test_servers_keep_the_seed_of_the_run(days: list[Path], tmp_path: Path) -> N
         assert on_servers(resume=True, new_data=True)["total_examples"] == 2400
 
 
-def test_ranks_take_the_seed_of_their_folder(days: list[Path], tmp_path: Path) -> None:
+def test_ranks_take_the_seed_of_their_folder(
+    days: list[Path], tmp_path: Path, ranks: Nursery
+) -> None:
     words = ["train", *map(str, days), "--dim", "2", "--hidden", "8", "--batch-size", "64"]
     words += ["--dram", "4MiB", "--shuffle-files", "--dropout", "0.3", "--depth", "0"]
-    with nursery(tmp_path) as ranks:
-        ends = []
-        for name, again in (("given", ["--seed", "5"]), ("left-out", [])):
-            here = [*words, "--store", str(tmp_path / name)]
-            ranks.figures(Job([*here, "--seed", "5"], size=2))
-            more = [*here, "--resume", "--new-data", *again]
-            ends.append(same_bits(ranks.figures(Job(more, size=2))))
-        assert ends[0] == ends[1]
-        refused = ranks.run(Job([*here, "--resume", "--new-data", "--seed", "4"], size=2))
-        assert set(refused.statuses) == {1}
-        assert "trained with seed=5, this run asks for 4 (--seed)" in "".join(refused.err)
+    ends = []
+    for name, again in (("given", ["--seed", "5"]), ("left-out", [])):
+        here = [*words, "--store", str(tmp_path / name)]
+        ranks.figures(Job([*here, "--seed", "5"], size=2))
+        more = [*here, "--resume", "--new-data", *again]
+        ends.append(same_bits(ranks.figures(Job(more, size=2))))
+    assert ends[0] == ends[1]
+    refused = ranks.run(Job([*here, "--resume", "--new-data", "--seed", "4"], size=2))
+    assert set(refused.statuses) == {1}
+    assert "trained with seed=5, this run asks for 4 (--seed)" in "".join(refused.err)

@@ -134,7 +134,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if options["cells"] is not None:
         shapes = [shapes[number] for number in options["cells"]]
     if smoke:
-        options |= {"batches": 3, "repetitions": 5, "steps": 2}
+        options |= {"batches": 3, "repetitions": 2, "steps": 2}
         options |= {"python_tables": [1, 3], "tiny_steps": 10, "largest": 1000}
         shapes = [equal_shape(16, bag=2, tables=3, rows=500), mixed_shape(8, options["largest"])]
     warnings.filterwarnings("ignore", message=".*[Ss]parse invariant checks.*")

@@ -114,7 +114,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if options["cells"]:
         shapes = [SHAPES[number] for number in options["cells"]]
     if smoke:
-        options |= {"examples": 16, "batches": 3, "repetitions": 5, "steps": 2}
+        options |= {"examples": 16, "batches": 3, "repetitions": 2, "steps": 2}
         shapes = [Shape(2000, 16), Shape(2000, 16, "adagrad", "zipf", "weighted")]
     warnings.filterwarnings("ignore", message=".*[Ss]parse invariant checks.*")
     threads_before = torch.get_num_threads()

@@ -57,7 +57,7 @@ class Puller:
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Two rows: one thread beside the gather, two threads beside one."""
     if smoke:
-        options |= {"rows": 20_000, "repetitions": 5, "steps": 3, "batches": 4}
+        options |= {"rows": 20_000, "repetitions": 2, "steps": 3, "batches": 4}
     rows = int(options["rows"])
     length = (64 if smoke else EXAMPLES) * FEATURES
     random = np.random.default_rng(0)

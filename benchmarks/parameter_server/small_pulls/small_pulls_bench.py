@@ -136,7 +136,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Pulls, then modules; see add_arguments for the options."""
     options["rows"] = int(options["rows"])
     if smoke:
-        options |= {"rows": 2600, "dims": [16], "keys": [1, 26], "repetitions": 5}
+        options |= {"rows": 2600, "dims": [16], "keys": [1, 26], "repetitions": 2}
         options |= {"calls": 20, "inputs": 10}
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1 if smoke else options["threads"])

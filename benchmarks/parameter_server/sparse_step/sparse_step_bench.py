@@ -201,7 +201,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     }
     if smoke:
         options |= {"rows": [5000], "dims": [16], "examples": 64, "batches": 4}
-        options |= {"repetitions": 5, "steps": 2}
+        options |= {"repetitions": 2, "steps": 2}
     warnings.filterwarnings("ignore", message=".*[Ss]parse invariant checks.*")
     rows: list[Row] = []
     threads_before = torch.get_num_threads()

@@ -91,7 +91,7 @@ def with_and_without(options: dict[str, Any], absent: dict[str, str]) -> list[Ro
 def run(smoke: bool, **options: Any) -> dict[str, Any]:
     """Rows of both, for each size of records."""
     if smoke:
-        options |= {"rows": 20_000, "records": "64", "batch": 2000, "repetitions": 2, "steps": 1}
+        options |= {"rows": 20_000, "records": "64", "batch": 2000, "repetitions": 1, "steps": 1}
     options["is_smoke"] = smoke
     options["records"] = [int(size) for size in options["records"].split(",")]
     absent: dict[str, str] = {}

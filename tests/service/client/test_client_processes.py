@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import hps
+from hps.cli.main import main
 from hps.errors import RemoteError
 from hps.service.client.parameter_server import RemoteParameterServer
 from tests.logs import write_criteo
@@ -150,13 +151,6 @@ def test_mutual_tls_and_tokens(tmp_path: Path) -> None:
     assert local_digest(tmp_path / "local", [(keys, grads)])
 
 
-def hps_command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hps", *words]
-    return subprocess.run(
-        command, cwd=folder, env=None, capture_output=True, text=True, check=False, timeout=200
-    )
-
-
 # Page and the words before its commands, and the programs that these call.
 PAGES = {
     "README.md": ("**Against servers.**", ["hps", "hps", "hps"]),
@@ -165,7 +159,12 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) -> None:
+def test_commands_of_the_pages_train_against_servers(
+    tmp_path: Path,
+    page: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before, programs = PAGES[page]
     text = (ROOT / page).read_text().split(before)[1]
     lines = [line for line in text.split("```\n")[1].replace("\\\n", " ").splitlines() if line]
@@ -173,6 +172,7 @@ def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) 
     for number, port in zip(("50051", "50052"), held, strict=True):
         lines = [line.replace(number, str(port.number)) for line in lines]
     write_criteo(tmp_path / "log.tsv", 1000)
+    monkeypatch.chdir(tmp_path)
     servers = []
     commands = [shlex.split(line) for line in lines]
     assert [words[0] for words in commands] == programs
@@ -184,8 +184,7 @@ def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) 
             elif words[0] == "openssl":
                 subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
             else:
-                done = hps_command([*words[1:], "--json", "out.json"], tmp_path)
-                assert done.returncode == 0, done.stderr
+                assert main([*words[1:], "--json", "out.json"]) == 0
         where = words[words.index("--server") :]
         figures = json.loads((tmp_path / "out.json").read_text())
         assert figures["examples"] == 1000 and len(servers) == programs.count("hps") - 1
@@ -193,8 +192,8 @@ def test_commands_of_the_pages_train_against_servers(tmp_path: Path, page: str) 
             (["evaluate", "log.tsv"], "auc"),
             (["client", "tables"], "features"),
         ):
-            done = hps_command([*verb, *where], tmp_path)
-            assert done.returncode == 0 and answer in done.stdout, done.stderr
+            assert main([*verb, *where]) == 0
+            assert answer in capsys.readouterr().out
     finally:
         for server in servers:
             server.terminate()
