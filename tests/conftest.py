@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -22,11 +21,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# How long an example takes says what else the machine does.
-hypothesis.settings.register_profile(
-    "hps", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("hps")
+def pytest_configure() -> None:
+    """Examples may take their time: how long one takes says what else the machine does."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:  # a machine with a GPU may lack it, whose tests need none
+        return
+    settings.register_profile("hps", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("hps")
 
 
 @pytest.fixture(autouse=True)
