@@ -36,7 +36,9 @@ TABLES = [
 
 
 class CountingTransport(GrpcTransport):
-    """Counts the calls that were started and not answered, by kind, and those that were refused."""
+    """Counts the calls that are under way, by kind, and those that were refused. A change is until
+    it is answered, a pull until its answer is taken: else a fast server would answer the first one
+    before the last one is sent."""
 
     most: ClassVar[dict[str, int]] = {}
     counts: ClassVar[dict[tuple[str, str], int]] = {}
@@ -63,6 +65,10 @@ class CountingTransport(GrpcTransport):
                 except Failure as failure:
                     cls.refused.append(f"{method}: {failure}")
                     raise
+                finally:
+                    if method == "Pull":
+                        with cls.lock:
+                            cls.counts[place] -= 1
 
             def then(self, call: Callable[[bool], object]) -> None:
                 def counted(is_good: bool) -> None:
@@ -72,10 +78,7 @@ class CountingTransport(GrpcTransport):
 
                 pending.then(counted)
 
-        counted = Counted()
-        if method == "Pull":  # which nothing follows
-            counted.then(lambda is_good: None)
-        return counted
+        return Counted()
 
 
 @contextmanager
