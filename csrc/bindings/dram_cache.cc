@@ -175,6 +175,18 @@ void BindDramCache(nb::module_& module) {
           "rounding"_a = "nearest", "more_shows"_a = 0.0f, nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   BindAdmission<DramKind>(&cls);
+  cls.def(
+      "assign_here",  // keeps Python's lock: few keys are given
+      [](DramCache& cache, Keys keys, Matrix<const float> rows, float lr) {
+        CheckShape(rows.shape(0) == keys.size() &&
+                       rows.shape(1) == static_cast<size_t>(cache.layout().dim),
+                   "rows [keys, dim] are needed");
+        NewVector<uint8_t> done(keys.size());
+        cache.AssignHere(keys.data(), static_cast<int64_t>(keys.size()), rows.data(), lr,
+                         done.data.get());
+        return done.Give();
+      },
+      "keys"_a.noconvert(), "rows"_a.noconvert(), "lr"_a);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)

@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -263,6 +264,39 @@ class Handle {
     batch_.Pool(places.tables, places.width, values);
   }
 
+  // The tables that are left to PoolOver.
+  std::vector<size_t> LayOver(const nb::list& overlays, const TablePlaces& places,
+                              nb::handle given) {
+    const TensorView out = OutputOf(given);
+    CheckPlans();
+    CheckPlaces(places, out);
+    CheckShape(overlays.size() == batch_.num_tables(), "an overlay of each table, or None");
+    std::vector<const RowOverlay*> laid;
+    for (size_t table = 0; table < overlays.size(); ++table) {
+      laid.push_back(overlays[table].is_none() ? nullptr
+                                               : nb::cast<const RowOverlay*>(overlays[table]));
+      CheckDim(table, laid.back());
+    }
+    const OutputValues values = OutputValuesOf(out);
+    const UnlockedIfLong unlocked(num_keys_);
+    return batch_.LayOver(laid, places.tables, places.width, values);
+  }
+
+  void PoolOver(size_t table, const RowOverlay* overlay, const Matrix<const float>& values,
+                const TablePlaces& places, nb::handle given) {
+    const TensorView out = OutputOf(given);
+    batch_with(table);
+    CheckPlans();
+    CheckPlaces(places, out);
+    CheckDim(table, overlay);
+    CheckShape(values.shape(0) == static_cast<size_t>(batch_.num_keys(table)) &&
+                   values.shape(1) == static_cast<size_t>(overlay->dim()),
+               "values [keys of the table, dim] are needed");
+    const OutputValues pooled = OutputValuesOf(out);
+    const UnlockedIfLong unlocked(num_keys_);
+    batch_.PoolOver(table, *overlay, values.data(), places.tables[table], places.width, pooled);
+  }
+
   // The first table with a culprit and which key it is, or (-1, -1).
   std::pair<int64_t, int64_t> Sum(const TablePlaces& places, nb::handle given,
                                   const std::vector<float>& rates,
@@ -377,6 +411,10 @@ class Handle {
                  "places of each feature are needed");
     }
   }
+  void CheckDim(size_t table, const RowOverlay* overlay) const {
+    CheckShape(overlay == nullptr || overlay->dim() == batch_.rows(table)->layout().dim,
+               "rows of the table's dim are needed");
+  }
   void CheckRates(const std::vector<float>& rates) const {
     CheckShape(rates.size() == batch_.num_tables(), "a learning rate a table is needed");
   }
@@ -428,6 +466,28 @@ auto ForTables(Value (*value)(TableBatch*, size_t)) {
   };
 }
 
+void BindOverlay(nb::module_& module) {
+  nb::class_<RowOverlay>(module, "RowOverlay")
+      .def(nb::new_([](const Keys& keys, const Matrix<const float>& rows) {
+             CheckShape(rows.shape(0) == keys.size() && rows.shape(1) > 0,
+                        "rows [keys, dim] are needed");
+             const nb::gil_scoped_release unlocked;
+             return std::make_unique<RowOverlay>(keys.data(), static_cast<int64_t>(keys.size()),
+                                                 rows.data(), static_cast<int32_t>(rows.shape(1)));
+           }),
+           "keys"_a.noconvert(), "rows"_a.noconvert())
+      .def(
+          "write_over",
+          [](const RowOverlay& overlay, const Keys& keys, const Matrix<float>& rows) {
+            CheckShape(rows.shape(0) == keys.size() &&
+                           rows.shape(1) == static_cast<size_t>(overlay.dim()),
+                       "rows [keys, dim] are needed");
+            return overlay.WriteOver(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
+          },
+          "keys"_a.noconvert(), "rows"_a.noconvert())
+      .def_prop_ro("dim", &RowOverlay::dim);
+}
+
 void BindPlacesAndCounts(nb::module_& module) {
   nb::class_<TablePlaces>(module, "TablePlaces")
       .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
@@ -447,6 +507,7 @@ void BindPlacesAndCounts(nb::module_& module) {
 
 void BindTableBatch(nb::module_& module) {
   BindPlacesAndCounts(module);
+  BindOverlay(module);
   nb::class_<Handle>(module, "TableBatch")
       .def(nb::init<const nb::list&, TableCounts*>(), "caches"_a, "counts"_a,
            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
@@ -457,6 +518,9 @@ void BindTableBatch(nb::module_& module) {
       .def("hold", &Handle::Hold)
       .def("find", &Handle::Find)
       .def("pool", &Handle::Pool, "places"_a, "out"_a)
+      .def("lay_over", &Handle::LayOver, "overlays"_a, "places"_a, "out"_a)
+      .def("pool_over", &Handle::PoolOver, "table"_a, "overlay"_a, "values"_a.noconvert(),
+           "places"_a, "out"_a)
       .def("sum", &Handle::Sum, "places"_a, "grads"_a, "rates"_a,
            "labels"_a.noconvert().none() = nb::none())
       .def("apply", &Handle::Apply, "rates"_a)

@@ -561,12 +561,14 @@ void DramCache::Apply(BatchPlan* plan, float lr) {
 
 // Counts what the workers found when they set dirty and cleared fresh.
 void DramCache::MarkUpdated(BatchPlan* plan) {
-  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
-    num_fresh_ -= worker->result;
-    num_created_ += worker->result;
-    num_rows_ += worker->result;
-    num_dirty_ += worker->num_dirtied;
-  });
+  plan->ForWorkersInTurn([&](WorkerBatch* worker) { CountUpdated(*worker); });
+}
+
+void DramCache::CountUpdated(const WorkerBatch& worker) {
+  num_fresh_ -= worker.result;
+  num_created_ += worker.result;
+  num_rows_ += worker.result;
+  num_dirty_ += worker.num_dirtied;
 }
 
 }  // namespace hps

@@ -145,6 +145,11 @@ class DramCache {
   // last period.
   void Assign(BatchPlan* plan, const float* rows, const float* state,
               const RowStatistics* statistics, float lr);
+  // The same, without a plan, of those of keys[count] whose rows are here and not on their way:
+  // done[i] is 1 of these, else 0. Takes no slot. Returns how many were set; of equal keys the last
+  // one counts. One thread does it, for few keys.
+  int64_t AssignHere(const uint64_t* keys, int64_t count, const float* rows, float lr,
+                     uint8_t* done);
   // Makes the window's fresh rows stored ones, with the state of a new row. Returns how many.
   int64_t Create(BatchPlan* plan, float lr);
   // Copies the window's row images, in the order of its unique keys, to rows [window, row_bytes].
@@ -216,6 +221,7 @@ class DramCache {
   void CommitReservations(BatchPlan* plan);
   void CountEviction(const Reservation& reservation, int64_t sign);
   void MarkUpdated(BatchPlan* plan);
+  void CountUpdated(const WorkerBatch& worker);
 
   const DramCacheOptions options_;
   const KeyLoops* const key_loops_;

@@ -87,6 +87,46 @@ int64_t DropDeadOf(const TableView& table, int64_t bucket, uint32_t period) {
 
 }  // namespace
 
+int64_t DramCache::AssignHere(const uint64_t* keys, int64_t count, const float* rows, float lr,
+                              uint8_t* done) {
+  const DefaultFloatMode mode;
+  const TableView& table = view_.table;
+  WorkerBatch counted = {};
+  int64_t num_done = 0;
+  constexpr int64_t kAhead = 64;  // keys whose rows are asked for before the first is written
+  int64_t slots[kAhead];
+  const auto assign = [&](auto lanes, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      __builtin_prefetch(table.digests +
+                         PlaceOfHash(table.shape, MixKey(keys[i])).first * kBucketSlots);
+    }
+    for (int64_t i = first; i < end; ++i) {
+      const KeyPlace place = PlaceOfHash(table.shape, MixKey(keys[i]));
+      const int64_t slot = FindOne(HostGroup{}, table, place, keys[i]);
+      done[i] = slot != kNoSlot && (table.marks[slot].flags & kPending) == 0;
+      slots[i - first] = slot;
+    }
+    for (int64_t i = first; i < end; ++i) {
+      if (!done[i]) continue;
+      const int64_t slot = slots[i - first];
+      float* const row = FloatsAt(table, slot);
+      const float* const given = rows + i * view_.dim;
+      lanes.set(lanes.weights(row), [=](int d) { return given[d]; });
+      StartState(lanes, view_.kind, row, lr, view_.numbers);
+      NotePeriod(view_, slot);
+      MarkOne(table, slot, &counted);
+      ++num_done;
+    }
+  };
+  WithRowLanes(view_, [&](auto lanes) {
+    for (int64_t first = 0; first < count; first += kAhead) {
+      assign(lanes, first, std::min(first + kAhead, count));
+    }
+  });
+  CountUpdated(counted);
+  return num_done;
+}
+
 void DramCache::Assign(BatchPlan* plan, const float* rows, const float* state,
                        const RowStatistics* statistics, float lr) {
   HPS_CHECK(IsCurrent(*plan));

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "batch/pooling.h"
+#include "common/check.h"
 #include "common/float_mode.h"
 
 namespace hps {
@@ -37,6 +37,19 @@ bool CopyOffsets(const TablePiece& piece, int64_t first, int64_t* out, bool* are
   out[piece.num_bags] = static_cast<int64_t>(at(piece.num_bags) + shift);
   *are_single &= !is_uneven;
   return !is_falling && at(piece.num_bags) - at(0) == static_cast<uint64_t>(piece.count);
+}
+
+// The bag of one occurrence: its row, or that times its weight.
+void WriteSingle(const float* row, const float* weight, int64_t dim, int64_t place,
+                 OutputValues out) {
+  for (int64_t d = 0; d < dim; ++d) {
+    const float value = weight == nullptr ? row[d] : row[d] * *weight;
+    if (out.narrow != nullptr) {
+      out.narrow[place + d] = Narrowed(value);
+    } else {
+      out.wide[place + d] = value;
+    }
+  }
 }
 
 }  // namespace
@@ -225,6 +238,51 @@ void TableBatch::Hold() {
 void TableBatch::Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out) {
   ForParts(
       [&](size_t table, Part* part) { part->rows->Pool(View(*part, places[table], width), out); });
+}
+
+std::vector<size_t> TableBatch::LayOver(const std::vector<const RowOverlay*>& overlays,
+                                        const std::vector<FeaturePlaces>& places, int64_t width,
+                                        OutputValues out) const {
+  std::vector<size_t> left;
+  for (size_t table = 0; table < parts_.size(); ++table) {
+    const Part& part = parts_[table];
+    if (overlays[table] == nullptr || part.is_refused) continue;
+    const RowOverlay& overlay = *overlays[table];
+    HPS_CHECK(overlay.dim() == part.rows->layout().dim);
+    const BagsView bags = View(part, places[table], width);
+    const uint64_t* const keys = part.rows->keys();
+    bool is_done = true;
+    BagNumber number(bags, 0);
+    for (int64_t bag = 0; bag < bags.num_bags(); ++bag, number.Next()) {
+      const int64_t first = bags.offsets[bag], end = bags.offsets[bag + 1];
+      const bool is_single = end - first == 1;
+      if (!is_single && !is_done) continue;
+      for (int64_t i = first; i < end; ++i) {
+        const float* const row = overlay.Find(keys[i]);
+        if (row == nullptr) continue;
+        is_done &= is_single;
+        if (!is_single) break;
+        const float* const weight = bags.weights == nullptr ? nullptr : bags.weights + i;
+        const int64_t place = bags.place(number.feature, number.example, overlay.dim());
+        WriteSingle(row, weight, overlay.dim(), place, out);
+      }
+    }
+    if (!is_done) left.push_back(table);
+  }
+  return left;
+}
+
+void TableBatch::PoolOver(size_t table, const RowOverlay& overlay, const float* values,
+                          const FeaturePlaces& places, int64_t width, OutputValues out) {
+  const Part& part = parts_[table];
+  HPS_CHECK(overlay.dim() == part.rows->layout().dim);
+  const uint64_t* const keys = part.rows->keys();
+  const float** const rows = pooling_.PrepareRows(part.count);
+  for (int64_t i = 0; i < part.count; ++i) {
+    const float* const row = overlay.Find(keys[i]);
+    rows[i] = row != nullptr ? row : values + i * overlay.dim();
+  }
+  pooling_.Pool(*ChooseKeyLoops("auto"), View(part, places, width), overlay.dim(), pool_, out);
 }
 
 void TableBatch::Find() {

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "batch/pooling.h"
+#include "batch/row_overlay.h"
 #include "common/array.h"
 #include "table_batch/table_rows.h"
 
@@ -69,6 +71,16 @@ class TableBatch {
   void Hold();
   // Pools the bags of pinned rows to their places in out [examples, width].
   void Pool(const std::vector<FeaturePlaces>& places, int64_t width, OutputValues out);
+  // After Pull, once all rows have been pooled: reads rows of overlays (of each table one, or null)
+  // in place of the tables'. Returns the tables that have such a key in a bag with others, which
+  // are for PoolOver to do; all other bags are done.
+  std::vector<size_t> LayOver(const std::vector<const RowOverlay*>& overlays,
+                              const std::vector<FeaturePlaces>& places, int64_t width,
+                              OutputValues out) const;
+  // Pools the bags of one table anew, from what it has for each key, values [keys, dim], and from
+  // the overlay.
+  void PoolOver(size_t table, const RowOverlay& overlay, const float* values,
+                const FeaturePlaces& places, int64_t width, OutputValues out);
   // Looks up again what may have moved.
   void Find();
   // Sums gradients by key, and looks for a sum, or a row after its step, that is not finite. Those
@@ -146,6 +158,7 @@ class TableBatch {
   std::vector<size_t> shared_;  // tables for a thread each, the largest first
   int num_threads_ = 1;         // that share them
   int64_t num_examples_ = 0;
+  Pooling pooling_;  // of PoolOver
 };
 
 }  // namespace hps

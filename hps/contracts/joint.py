@@ -17,6 +17,9 @@ from hps.types import Ids, PinnedRows
 if TYPE_CHECKING:
     import torch
 
+# Rows, by table, that are read in place of its own.
+Overlays = Mapping[str, _C.RowOverlay]
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -252,8 +255,15 @@ class JointUpdate:
 class JointServer(Protocol):
     """Look-ups and steps of several tables at once. Any thread may call."""
 
-    def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointRows:
-        """Pools bags into out, float32 or bfloat16 [B, width]; what it found is for the step."""
+    def look_up(
+        self,
+        ids: JointIds,
+        places: Places,
+        out: "torch.Tensor",
+        overlays: Overlays | None = None,
+    ) -> JointRows:
+        """Pools bags into out, float32 or bfloat16 [B, width]; what it found is for the step,
+        unless rows were read from overlays."""
 
     def pin(self, features: Mapping[str, Ids], num_examples: int) -> JointRows:
         """Fetches all rows of a batch, by table, and holds them until they are released."""

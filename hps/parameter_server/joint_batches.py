@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hps import _C
-from hps.contracts.joint import JointIds, JointUpdate, Places
+from hps.contracts.joint import JointIds, JointUpdate, Overlays, Places
 from hps.errors import CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.tiers.joint_rows import JointBatchRows, TableGroup
@@ -37,10 +37,16 @@ class JointBatches:
         # Some may have been released. Guarded by the server's lock.
         self._pinned: WeakSet[JointBatchRows] = WeakSet()
 
-    def look_up(self, ids: JointIds, places: Places, out: "torch.Tensor") -> JointBatchRows:
+    def look_up(
+        self,
+        ids: JointIds,
+        places: Places,
+        out: "torch.Tensor",
+        overlays: Overlays | None = None,
+    ) -> JointBatchRows:
         """As JointServer has it."""
         rows = self._take(places.tables)
-        rows.look_up(ids, places, out)
+        rows.look_up(ids, places, out, overlays)
         return rows
 
     def pin(self, features: "Mapping[str, Ids]", num_examples: int) -> JointBatchRows:

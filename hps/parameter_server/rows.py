@@ -4,7 +4,7 @@ Above it: ParameterServer, whose docstrings say what each verb promises. Below i
 tiers/top_tier.py, tiers/scan.py. Here arguments are checked and updates kept apart.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ from hps.common.arrays import (
 )
 from hps.common.json_text import Json
 from hps.common.occurrences import Occurrences
-from hps.common.row_layout import Floats
+from hps.common.row_layout import Floats, Keys
 from hps.contracts.reads import PooledRead, in_order
 from hps.errors import ConfigError
 from hps.parameter_server.periods import as_statistics, refuse_uncounted
@@ -79,6 +79,16 @@ class RowVerbs:
         if num_keys * dim <= _SMALL_FLOATS:
             return np.empty((num_keys, dim), np.float32)
         return self._pool.take(num_keys, dim)
+
+    def initial_weights(self, table: str, keys: AnyArray) -> Floats:
+        """What keys read as that have no row, float32 [L, dim]."""
+        tables = self._tables
+        with tables.lock:
+            stack = tables.stack(table)
+            array = on_host(as_keys(keys))
+            rows: Floats = np.empty((len(array), stack.layout.dim), np.float32)
+            stack.cache.initial_weights(array, rows)
+            return rows
 
     def pull_pooled(
         self, table: str, keys: AnyArray, pooling: "BagPooling", out: "torch.Tensor"
@@ -169,6 +179,27 @@ class RowVerbs:
         with self._tables.lock:
             array = on_host(as_keys(keys, self._device))
             return like(self._tables.stack(table).contains(array) != 0, keys)
+
+    def assign_beside(
+        self, table: str, keys: Keys, rows: Floats, piece: int, pause: Callable[[], object]
+    ) -> None:
+        """As assign, beside readers, of whom none waits for more than a piece.
+
+        Args:
+            keys, rows: uint64 [L], float32 [L, dim], contiguous.
+            piece: keys at a time.
+            pause: called between two pieces, without a lock.
+        """
+        tables = self._tables
+        for first in range(0, len(keys), piece):
+            part = slice(first, first + piece)
+            with tables.updates:
+                stack = tables.stack(table)
+                tables.begin_change("assign")
+                left = np.flatnonzero(~stack.assign_here(keys[part], rows[part]))
+            if len(left):
+                self.assign(table, keys[part][left], rows[part][left], None)
+            pause()
 
     def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.erase."""

@@ -95,7 +95,7 @@ class Scorer:
     def inputs(self) -> Inputs:
         """What makes batches of requests to the model as it is now."""
         loaded, inputs = self._inputs
-        if self.model.loaded is not loaded:
+        if self.model.loaded.features is not loaded.features:  # not only other weights
             loaded = self.model.loaded
             self._inputs = (loaded, inputs := Inputs(self.model, self._max_rows))
         return inputs

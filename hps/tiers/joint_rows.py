@@ -19,7 +19,7 @@ from hps.common.bags import BagPooling, clicks_of_bags, make_bags, refuse_infini
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.joint import JointIds, KeptIds, KeysByTable, Places
+from hps.contracts.joint import JointIds, KeptIds, KeysByTable, Overlays, Places
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.tiers.batch_rows import BatchRows
@@ -104,9 +104,14 @@ class JointBatchRows:
         self._given_up: set[str] = set()  # tables whose pins were dropped before the others'
         self._batch = group.take()
 
-    def look_up(self, ids: JointIds, places: Places, out: torch.Tensor) -> None:
+    def look_up(
+        self, ids: JointIds, places: Places, out: torch.Tensor, overlays: Overlays | None = None
+    ) -> None:
         """Bags of `ids` to their places in out [B, width], float32 or bfloat16; the rows are not
         pinned.
+
+        Args:
+            overlays: by table, rows that are read in place of its own.
 
         Raises:
             ConfigError: offsets that do not rise, or a weight that is not finite.
@@ -123,6 +128,8 @@ class JointBatchRows:
             absent = self._absent(is_whole)
         for table in absent:
             self._pool_again(table, places, out)
+        if overlays:
+            self._lay_over(overlays, places, out)
 
     def pin(
         self,
@@ -373,6 +380,15 @@ class JointBatchRows:
             make_bags(torch.from_numpy(batch.offsets(table)), batch.num_keys[table], where)
             refuse_infinite_weights(weights, where)
             raise ConfigError(f"{where}: these keys, offsets and weights are no bags")
+
+    def _lay_over(self, overlays: Overlays, places: Places, out: torch.Tensor) -> None:
+        """Overlays over what was pooled. Without the lock: neither they nor the batch change."""
+        batch, laid = self._held(), [overlays.get(name) for name in self.tables]
+        for table in batch.lay_over(laid, places.native, out):
+            keys = batch.keys(table)
+            values: Floats = np.empty((len(keys), places.dims[table]), np.float32)
+            self._stacks[table].pull(keys, values)
+            batch.pool_over(table, overlays[self.tables[table]], values, places.native, out)
 
     def _pool_again(self, table: int, places: Places, out: torch.Tensor) -> None:
         """The bags of one table, whose rows the stack brings."""

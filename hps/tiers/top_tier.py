@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import PoolArguments, is_tensor, on_host, put, to_host
+from hps.common.arrays import PoolArguments, on_host
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
@@ -29,6 +29,7 @@ from hps.errors import CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
 from hps.tiers.counted_sums import sum_gradients, sum_numbered
+from hps.tiers.pulled_bags import pool_pulled
 from hps.tiers.read_through import read_through
 from hps.tiers.refusals import no_room, non_finite, pinned_too_often
 
@@ -111,7 +112,7 @@ class TableStack(CachedTier):
             pass  # no space for a victim: pull may read through
         finally:
             self._take_back(plan)
-        self._pool_pulled(on_host(keys), bags, out)
+        pool_pulled(self.pull, self.layout.dim, on_host(keys), bags, out)
 
     def create(self, keys: Keys, out: Floats) -> None:
         """As pull, and stores the keys that nobody stored."""
@@ -241,6 +242,18 @@ class TableStack(CachedTier):
             self.cache.assign(plan, rows, state, lr, counted)
 
         and_forget(self.gate, keys, partial(self._update_pieces, keys, set_rows))
+
+    def assign_here(self, keys: Keys, rows: Floats) -> NDArray[np.bool_]:
+        """As `assign`, of those of a few keys [L] that take no slot; bool [L], which these are.
+        Others hold the lock for as long as it takes to copy the rows."""
+        cache, lr = self.cache, self.rates[self.name]
+        if self.gate is not None or not isinstance(cache, _C.DramCache):
+            return np.zeros(len(keys), np.bool_)
+        if not assigns_tame(self.config, rows, None, lr):
+            cache.watch()
+        with self.lock:
+            self.version += 1
+            return cache.assign_here(keys, rows, lr).view(np.bool_)
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
         """Drops keys [L] from every tier; bool [L], where a stored row was. Those that wait for a
@@ -423,20 +436,6 @@ class TableStack(CachedTier):
                 cache.pool(plan, *bags, out)
         self.counters.hits += plan.num_unique if is_here else 0
         return is_here
-
-    def _pool_pulled(self, keys: Keys, bags: PoolArguments, out: Floats) -> None:
-        """As pull_pooled, of rows that are pulled to the host first, each key's once."""
-        plan = _C.ShardPlan([0])
-        plan.build(keys)
-        rows: Floats = np.empty((plan.num_unique, self.layout.dim), np.float32)
-        self.pull(plan.unique_keys, rows)
-        offsets, weights, mean = bags
-        pooled = np.empty(tuple(out.shape), np.float32) if is_tensor(out) else out
-        plan.pool(
-            [rows], to_host(offsets), None if weights is None else to_host(weights), mean, pooled
-        )
-        if is_tensor(out):
-            put(pooled, out)
 
     def _lend_plan(self) -> BatchPlan:
         """The stack's plan becomes one caller's, who lets go of the lock. Under the lock."""

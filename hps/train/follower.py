@@ -1,21 +1,25 @@
 """Follower: brings published versions to a model that scores, each between two requests.
 
-Above it: model.py. Below it: published_rows.py, gate.py, hps/publish. One thread looks for a newer
-version, fetches and checks all of it, and then changes rows and dense part while no request is
-under way.
+Above it: model.py. Below it: published_rows.py, current.py, hps/publish. One thread looks for a
+newer version, fetches and checks all of it, makes its dense part and an overlay of the rows that it
+changes, and lets the next call read these: no call waits, and none that has begun changes. Once the
+calls of the version before are over, the rows go into the store, piece by piece; then the overlay
+goes.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Generic, Protocol, TypeVar
 
 from hps.common.json_text import Json
 from hps.config import GpuCacheConfig
-from hps.errors import ConfigError, StoreError
+from hps.contracts.joint import Overlays
+from hps.errors import ConfigError
 from hps.publish.destination import Destination, open_destination
 from hps.publish.fetch import read_checked
 from hps.publish.leases import drop_lease, take_lease
@@ -29,7 +33,7 @@ from hps.publish.version import (
     newest_version,
     versions_after,
 )
-from hps.train.gate import Gate
+from hps.train.current import Current
 from hps.train.published_rows import PublishedRows
 
 _MOST_WAIT_SECONDS = 60.0  # after looks that have failed
@@ -53,12 +57,37 @@ class PublishedState:
     where: str = ""
 
 
-# Makes ready what a version needs beside its rows, and returns what takes it over, which cannot
-# fail.
-Prepare = Callable[[PublishedRows, Version, PublishedState], Callable[[], None]]
+class Served(Protocol):
+    """What calls read of a version."""
+
+    def lay_over(self, overlays: Overlays) -> None:
+        """Rows that are read in place of the store's; from then on, or from the next call on."""
 
 
-class Follower:
+S = TypeVar("S", bound=Served)
+
+
+class Prepare(Protocol[S]):
+    """Makes what calls are to read."""
+
+    def __call__(
+        self,
+        rows: PublishedRows,
+        version: Version,
+        state: PublishedState,
+        before: S | None = None,
+        spare: S | None = None,
+    ) -> S:
+        """Of a version.
+
+        Args:
+            rows: of it, or of the version before it, over which an overlay will be laid.
+            before: what is read now, over the same rows; None: the rows are others.
+            spare: what was read before that over the same rows, and may be used up.
+        """
+
+
+class Follower(Generic[S]):
     """The versions of one destination, as one model follows them.
 
     Args:
@@ -80,7 +109,6 @@ class Follower:
         if not poll_seconds > 0:
             raise ConfigError(f"Model.load: poll_seconds={poll_seconds} must be above 0")
         self.destination: Destination = open_destination(place)
-        self.gate = Gate()
         self._dram, self._gpu = dram, gpu
         self._poll_seconds = poll_seconds
         self._held = ExitStack()
@@ -91,25 +119,30 @@ class Follower:
             self._cache = Path(cache).absolute()
             self._cache.mkdir(parents=True, exist_ok=True)
         self._rows: PublishedRows | None = None
-        self._prepare: Prepare | None = None
+        self._prepare: Prepare[S] | None = None
+        self._current: Current[S] | None = None
+        self._spare: S | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Lock()  # of who changes versions
         self._stopped = threading.Event()
         self._error: str | None = None
-        self._is_broken = False
+        self._is_torn = False  # the store's rows are of no version
+        self._version: Version | None = None
         self._newest = 0
         self._changed_at = 0.0
         self._num_failed = 0  # looks, one after the other
         self._not_before = 0.0
         self._graph: tuple[str, bytes] | None = None  # the graph that was read last, by sha256
 
-    def load(self, number: int | None, prepare: Prepare) -> None:
-        """Reads a version, and hands it over.
+    def load(self, number: int | None, prepare: Prepare[S]) -> Current[S]:
+        """Reads a version.
 
         Args:
             number: of it; None: the newest.
-            prepare: for it, and for each that comes after it; what it returns is called while no
-                request is under way.
+            prepare: for it, and for each that comes after it.
+
+        Returns:
+            What calls read, now and later.
 
         Raises:
             ConfigError: no such version, or one without a model. CorruptionError, StoreError: it is
@@ -122,12 +155,14 @@ class Follower:
         except BaseException:
             self._held.close()
             raise
+        assert self._current is not None, "_go_anew has made it"
+        return self._current
 
     @property
     def version(self) -> Version:
-        """The one whose rows are read now."""
-        assert self._rows is not None, "before load"
-        return self._rows.version
+        """The one that is read now."""
+        assert self._version is not None, "before load"
+        return self._version
 
     def start(self) -> None:
         """Follows from now on, in a thread."""
@@ -157,7 +192,7 @@ class Follower:
         self.stop()
         try:
             with self._turn:
-                if version.sha256 != self.version.sha256 or self._is_broken:
+                if version.sha256 != self.version.sha256 or self._is_torn:
                     self._go_anew(number)
         except BaseException:
             if was_following:
@@ -180,11 +215,6 @@ class Follower:
             "error": self._error,
         }
 
-    def check_whole(self) -> None:
-        """Raises StoreError while rows are of no version, after a change that was cut off."""
-        if self._is_broken:
-            raise StoreError(5, f"the model's rows could not be changed: {self._error}")
-
     def look(self) -> bool:
         """Looks for a newer version and takes it over; whether there was one.
 
@@ -196,9 +226,9 @@ class Follower:
             if newest is None:
                 raise ConfigError(f"{self.destination.shown}: nothing is published here any more")
             own, self._newest = self.version, newest.number
-            if newest.sha256 == own.sha256 and not self._is_broken:
+            if newest.sha256 == own.sha256 and not self._is_torn:
                 return False
-            path = None if self._is_broken else versions_after(self.destination, own, newest)
+            path = None if self._is_torn else versions_after(self.destination, own, newest)
             if path is None:
                 self._go_anew(newest.number)
                 return True
@@ -248,22 +278,32 @@ class Follower:
     def _go_on(self, path: Sequence[Version]) -> None:
         """To the last of several versions, by the changes of each; in one step, so that what is
         wrong with the model of one between them is no matter."""
-        rows, prepare, newest = self._rows, self._prepare, path[-1]
-        assert rows is not None and prepare is not None, "before load"
-        adopt = prepare(rows, newest, self._model_of(newest))
+        rows, prepare, current, newest = self._rows, self._prepare, self._current, path[-1]
+        assert rows is not None and prepare is not None and current is not None, "before load"
+        state = self._model_of(newest)
         with ExitStack() as read:
             changes = [
                 read.enter_context(rows.changes(self.destination, version, self._stopped))
                 for version in path
             ]
-            with self.gate.writing():
-                self._is_broken = True
-                for version, change in zip(path, changes, strict=True):
-                    rows.apply(version, change)
-                adopt()
-                self._is_broken = False
-                self._changed_at = time.time()
+        before, spare, self._spare = current.value, self._spare, None
+        after = prepare(rows, newest, state, before, spare)
+        after.lay_over(rows.overlays(changes))
+        self._is_torn = True
+        self._become(current, after, newest)
+        current.wait_unread()
+        for version, change in zip(path, changes, strict=True):
+            rows.apply(version, change, is_read=True)
+        self._is_torn = False
+        after.lay_over({})
+        self._spare = before
         rows.save_if_due()
+
+    def _become(self, current: Current[S], after: S, version: Version) -> None:
+        """Calls that begin from now on are of that version."""
+        current.replace(after)
+        self._version = version
+        self._changed_at = time.time()
 
     def _go_anew(self, number: int | None) -> None:
         """To any version, read from its base beside the one that is served."""
@@ -275,16 +315,17 @@ class Follower:
             self.destination, number, self._cache, self._dram, self._gpu, anew=is_anew
         )
         try:
-            adopt = prepare(rows, rows.version, self._model_of(rows.version))
+            after = prepare(rows, rows.version, self._model_of(rows.version))
         except BaseException:
             rows.drop() if is_anew else rows.close()
             raise
-        with self.gate.writing():
-            adopt()
-            self._rows = rows
-            self._is_broken = False
-            self._newest = max(self._newest, rows.version.number)
-            self._changed_at = time.time()
+        if self._current is None:
+            self._current = Current(after)
+        self._rows, self._spare = rows, None
+        self._become(self._current, after, rows.version)
+        self._is_torn = False
+        self._newest = max(self._newest, rows.version.number)
+        self._current.wait_unread()
         if before is not None:
             before.drop()
 

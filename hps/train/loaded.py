@@ -1,24 +1,28 @@
 """Loaded: what scores of a model, over rows of one version or checkpoint, ready to be taken over.
 
 Above it: model.py. Below it: recipe.py, `hps.models`; graph_model.py of what is published as an
-ONNX graph. A model of hps is scored by torch, with the bits of training. One of a user's own is
-scored by its graph, where it was published with one: then no code of it is run.
+ONNX graph; overlaid_rows.py, through which versions read. A model of hps is scored by torch, with
+the bits of training. One of a user's own is scored by its graph, where it was published with one:
+then no code of it is run.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
-from hps.contracts.training import TrainingServer
+from hps.common.json_text import Json
+from hps.contracts.joint import Overlays
+from hps.contracts.training import RowServer, TrainingServer
 from hps.errors import ConfigError
-from hps.features.transform import FeatureTransform
 from hps.models.kinds import MODELS, load_class
 from hps.nn.graph_run import GraphSession
-from hps.reader.raw_lines import FORMATS as LINES
+from hps.publish.version import Version
 from hps.train.checkpoints import ModelCheckpoint
 from hps.train.follower import PublishedState
 from hps.train.graph_model import GraphModel, missing_tables, num_dense_of
+from hps.train.overlaid_rows import OverlaidRows
 from hps.train.published_rows import PublishedRows
+from hps.train.raw_columns import RawColumns
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
@@ -46,93 +50,142 @@ class Scores(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model over rows, ready to score.
+    """A model over rows, of one checkpoint or version, ready to score.
 
     Args:
         checkpoint: that both are of, as `Model.checkpoint` has it.
         server: of the rows.
+        rows: the server as the model reads it; of a version OverlaidRows.
         recipe: that the model was made by; None of a graph that was published without one.
         scores: the module, in eval mode, or the graph.
-        features: table -> names of its features, in the order of a batch.
+        features: table -> names of its features, in the order of a batch; the same object in all
+            versions that differ by their weights alone.
         num_dense: dense columns of a batch.
-        transform: of raw columns; None where they are the model's.
-        is_of_lines: the log's format has no columns.
+        raw: makes batches of raw columns; None where there is no recipe.
     """
 
     checkpoint: str | int | None
     server: TrainingServer
+    rows: RowServer
     recipe: ModelRecipe | None
     scores: "ClickModel | GraphModel"
     features: dict[str, list[str]]
     num_dense: int
-    transform: FeatureTransform | None
-    is_of_lines: bool
+    raw: RawColumns | None
+
+    @property
+    def version(self) -> str:
+        """The checkpoint as text."""
+        return "newest" if self.checkpoint is None else str(self.checkpoint)
 
     @classmethod
     def of(cls, server: TrainingServer, found: ModelCheckpoint) -> Self:
         """Of a checkpoint, by torch; errors as Model."""
-        recipe = stored_recipe(found.model)
-        load_class(recipe.kind, is_stored=True)
-        module = recipe.build(server).to(server.device)
-        recipe.check_weights(module, found.model["model"])
-        module.load_state_dict(found.model["model"])
-        return cls._by_recipe(found.name, server, recipe, module.eval())
+        return cls._by_torch(found.name, server, server, found.model)
 
     @classmethod
-    def published(cls, rows: PublishedRows, number: int, state: PublishedState) -> Self:
+    def published(
+        cls,
+        rows: PublishedRows,
+        version: Version,
+        state: PublishedState,
+        before: Self | None = None,
+        spare: Self | None = None,
+    ) -> Self:
         """Of a version.
+
+        Args:
+            rows: of it, or of the version before it, which changes lead from.
+            state: of the version.
+            before: what is read now, over the same rows.
+            spare: what was before that, over the same rows, and nobody reads any more: its module
+                becomes this version's.
 
         Raises:
             ConfigError: its model needs tables that were not published, or the file of a user's
                 own class, which is not there; or onnxruntime. CorruptionError: no such graph.
         """
-        recipe = recipe_of(state)
+        number, recipe = version.number, recipe_of(state)
+        if before is not None and before._is_alike(recipe, state):
+            return before._with_weights(number, state, spare)
+        server, read = rows.server, OverlaidRows(rows.server)
         if state.graph is None or is_torch(recipe):
             assert recipe is not None, "without a graph there is one"
             _check_tables(number, [*recipe.features, *recipe.first_order_tables.values()], rows)
             load_class(recipe.kind, store=rows.folder, is_stored=True)
-            return cls.of(rows.server, ModelCheckpoint(number, state.model, {}))
+            return cls._by_torch(number, server, read, state.model)
         graph, session = state.graph, new_session(state)
-        _check_tables(number, missing_tables(graph, rows.server.tables), rows)
+        _check_tables(number, missing_tables(graph, server.tables), rows)
         sequences = {} if recipe is None else recipe.sequences
-        scores = GraphModel(rows.server, graph, session, sequences)
+        scores = GraphModel(read, graph, session, sequences)
         if recipe is not None:
-            return cls._by_recipe(number, rows.server, recipe, scores)
+            return cls._by_recipe(number, server, read, recipe, scores)
         features, num_dense = dict(graph.features), num_dense_of(graph)
-        return cls(number, rows.server, None, scores, features, num_dense, None, False)
+        return cls(number, server, read, None, scores, features, num_dense, None)
 
-    def changed(self, number: int, state: PublishedState) -> Callable[[], None] | None:
-        """What brings another version's weights into the model.
+    def lay_over(self, overlays: Overlays) -> None:
+        """Rows that are read in place of the server's; of a version."""
+        assert isinstance(self.rows, OverlaidRows), "the rows of a version"
+        self.rows.overlays = overlays
 
-        Returns:
-            None where the other version's model is another one. Else to be called once, while
-            nobody scores; it cannot fail.
-        """
-        if self.recipe != recipe_of(state):
-            return None
-        scores = self.scores
-        if isinstance(scores, GraphModel):
-            if state.graph is None or state.graph.inputs != scores.inputs:
-                return None
+    def _is_alike(self, recipe: ModelRecipe | None, state: PublishedState) -> bool:
+        """Whether another version's model differs from this one by its weights alone."""
+        if self.recipe != recipe:
+            return False
+        if not isinstance(self.scores, GraphModel):
+            return True
+        return state.graph is not None and state.graph.inputs == self.scores.inputs
+
+    def _with_weights(self, number: int, state: PublishedState, spare: Self | None) -> Self:
+        """The model with another version's weights; this one stays as it is, for those who read it
+        now."""
+        if (
+            spare is None
+            or spare.features is not self.features
+            or not spare._is_alike(self.recipe, state)
+        ):
+            spare = None
+        rows = OverlaidRows(self.server) if spare is None else spare.rows
+        scores = None if spare is None else spare.scores
+        if isinstance(self.scores, GraphModel):
+            assert state.graph is not None, "it is alike"
             session = new_session(state)
-            return lambda: setattr(scores, "session", session)
-        assert self.recipe is not None, "of a module there is one"
-        weights = state.model["model"]
-        self.recipe.check_weights(scores, weights)
-        return lambda: _put(scores, weights)
+            if isinstance(scores, GraphModel):
+                scores.session = session
+            else:
+                scores = GraphModel(rows, state.graph, session, self.scores.sequences)
+        else:
+            assert self.recipe is not None, "of a module there is one"
+            if scores is None:
+                scores = self.recipe.build(rows).to(rows.device).eval()
+            assert not isinstance(scores, GraphModel), "it is alike"
+            self.recipe.check_weights(scores, state.model["model"])
+            scores.load_state_dict(state.model["model"])
+        return replace(self, checkpoint=number, rows=rows, scores=scores)
+
+    @classmethod
+    def _by_torch(
+        cls, name: str | int | None, server: TrainingServer, rows: RowServer, model: Json
+    ) -> Self:
+        recipe = stored_recipe(model)
+        load_class(recipe.kind, is_stored=True)
+        module = recipe.build(rows).to(rows.device)
+        recipe.check_weights(module, model["model"])
+        module.load_state_dict(model["model"])
+        return cls._by_recipe(name, server, rows, recipe, module.eval())
 
     @classmethod
     def _by_recipe(
         cls,
         name: str | int | None,
         server: TrainingServer,
+        rows: RowServer,
         recipe: ModelRecipe,
         scores: "ClickModel | GraphModel",
     ) -> Self:
         features = {table: list(names) for table, names in recipe.features.items()}
-        is_of_lines = recipe.reading()["format"] in LINES
-        transform = recipe.make_transform()
-        return cls(name, server, recipe, scores, features, recipe.num_dense, transform, is_of_lines)
+        raw = RawColumns(recipe, server.tables, features, scores.sequences)
+        return cls(name, server, rows, recipe, scores, features, recipe.num_dense, raw)
 
 
 def recipe_of(state: PublishedState) -> ModelRecipe | None:
@@ -154,10 +207,6 @@ def is_torch(recipe: ModelRecipe | None) -> bool:
 def new_session(state: PublishedState) -> GraphSession:
     """Of a version's graph and weights; errors as GraphSession."""
     return GraphSession(state.onnx, state.weights, state.where)
-
-
-def _put(module: "ClickModel", weights: Mapping[str, "torch.Tensor"]) -> None:
-    module.load_state_dict(weights)
 
 
 def _check_tables(number: int, needed: list[str], rows: PublishedRows) -> None:

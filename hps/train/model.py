@@ -1,14 +1,12 @@
 """Model: a stored or published model that scores examples.
 
 Above it: users, `hps evaluate`, `hps predict`. Below it: recipe.py, `hps.models`, a read-only
-`hps.open`, follower.py (published versions), hps/reader/records.py, which makes keys of raw columns
-as training did.
+`hps.open`, follower.py (published versions), raw_columns.py.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -22,25 +20,20 @@ from hps.common.url_text import is_url
 from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
-from hps.features.column import IGNORED
 from hps.models.kinds import load_class
-from hps.models.sequences import check_targets
 from hps.parameter_server.open_server import open as open_store
 from hps.publish.destination import open_destination
-from hps.publish.version import Version, listed_versions
-from hps.reader.config import WITH_COLUMNS
+from hps.publish.version import listed_versions
 from hps.reader.files import Batches
-from hps.reader.raw_lines import RawLines
 from hps.reader.reader import Reader
-from hps.reader.schema import Schema, make_schema
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.engine import engine_of
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
-from hps.train.follower import Follower, PublishedState
-from hps.train.gate import Gate
+from hps.train.current import Current
+from hps.train.follower import Follower
 from hps.train.graph_model import GraphModel
 from hps.train.loaded import Loaded
-from hps.train.published_rows import PublishedRows
+from hps.train.raw_columns import RawColumns
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
 from hps.types import Batch
@@ -49,8 +42,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hps.models import ClickModel
-    from hps.reader.records import RecordColumns
-    from hps.train.few_rows import FewRows
 
 # Requests of so few rows are scored one after the other, whatever the number of threads: their
 # operations let Python's lock go for microseconds, and threads that pass it to and fro make half of
@@ -121,23 +112,15 @@ class Model:
     def __init__(
         self,
         server: TrainingServer,
-        found: ModelCheckpoint | Loaded,
-        follower: Follower | None = None,
+        found: ModelCheckpoint | Current[Loaded],
+        follower: Follower[Loaded] | None = None,
     ) -> None:
         self._held = ExitStack()
         self._in_turn = threading.Lock()
         self._follower = follower
-        self._gate = Gate() if follower is None else follower.gate
-        self._take(Loaded.of(server, found) if isinstance(found, ModelCheckpoint) else found)
-
-    def _take(self, loaded: Loaded) -> None:
-        """Rows, and the model that goes with them; it cannot fail."""
-        self._loaded, self.server = loaded, loaded.server
-        self._name(loaded.checkpoint)
-        self._transform = loaded.transform
-        self._columns: RecordColumns | None = None
-        self._few: FewRows | None = None
-        self._lines: RawLines | None = None
+        if isinstance(found, ModelCheckpoint):
+            found = Current(Loaded.of(server, found))
+        self._current = found
 
     @classmethod
     def load(
@@ -196,49 +179,40 @@ class Model:
 
     @classmethod
     def _published(cls, place: str | Path, options: LoadOptions) -> Self:
-        follower = Follower(
+        follower: Follower[Loaded] = Follower(
             place,
             options.get("cache_dir"),
             options.get("dram", DRAM),
             options.get("gpu"),
             options.get("poll_seconds", POLL_SECONDS),
         )
-        made: list[Self] = []
-
-        def prepare(
-            rows: PublishedRows, version: Version, state: PublishedState
-        ) -> Callable[[], None]:
-            number = version.number
-            if made and rows.server is made[0].server:
-                change = made[0]._loaded.changed(number, state)
-                if change is not None:
-                    return lambda: made[0]._change(number, change)
-            loaded = Loaded.published(rows, number, state)
-            if not made:
-                model = cls(rows.server, loaded, follower)
-                return lambda: made.append(model)
-            return lambda: made[0]._take(loaded)
-
-        follower.load(options.get("version"), prepare)
-        model = made[0]
+        current = follower.load(options.get("version"), Loaded.published)
+        model = cls(current.value.server, current, follower)
         model._held.callback(follower.close)
         if options.get("follow", False):
             follower.start()
         return model
 
-    def _change(self, number: int, change: Callable[[], None]) -> None:
-        """To other rows and weights of the same model; no request is under way."""
-        change()
-        self._name(number)
-
-    def _name(self, checkpoint: str | int | None) -> None:
-        self.checkpoint = checkpoint
-        self.version = "newest" if checkpoint is None else str(checkpoint)
-
     @property
     def loaded(self) -> Loaded:
-        """What scores; another one once a version's model is made otherwise."""
-        return self._loaded
+        """What scores; another one with each version."""
+        return self._current.value
+
+    @property
+    def server(self) -> TrainingServer:
+        """Of the rows. Beside a change of versions it may hold some rows of either; `lookup` reads
+        those of one."""
+        return self.loaded.server
+
+    @property
+    def checkpoint(self) -> str | int | None:
+        """That rows and dense part are of; of a published model the number of its version."""
+        return self.loaded.checkpoint
+
+    @property
+    def version(self) -> str:
+        """The same as text."""
+        return self.loaded.version
 
     @property
     def module(self) -> "ClickModel":
@@ -247,19 +221,19 @@ class Model:
         Raises:
             ConfigError: the model is scored by its ONNX graph, and has none.
         """
-        if isinstance(self._loaded.scores, GraphModel):
+        if isinstance(self.loaded.scores, GraphModel):
             raise ConfigError(
                 f"version {self.version}: its model is scored by the ONNX graph that it was "
                 "published with; it has no torch module here"
             )
-        return self._loaded.scores
+        return self.loaded.scores
 
     @property
     def has_recipe(self) -> bool:
         """Whether the model knows the log that it was trained on, and so makes keys of raw
         columns. One that was published with `onnx=` by a loop of a user's own scores batches of
         keys alone."""
-        return self._loaded.recipe is not None
+        return self.loaded.recipe is not None
 
     @property
     def recipe(self) -> ModelRecipe:
@@ -268,27 +242,24 @@ class Model:
         Raises:
             ConfigError: it has none.
         """
-        if self._loaded.recipe is None:
-            raise ConfigError(
-                f"version {self.version}: its model was published without the recipe of `hps "
-                "train`, which says how raw columns become keys; give an hps.Batch of keys"
-            )
-        return self._loaded.recipe
+        if self.loaded.recipe is None:
+            raise _no_recipe(self.loaded)
+        return self.loaded.recipe
 
     @property
     def kind(self) -> str:
         """Its class, as `hps train --model` has it; "onnx" of one without a recipe."""
-        return "onnx" if self._loaded.recipe is None else self._loaded.recipe.kind
+        return "onnx" if self.loaded.recipe is None else self.loaded.recipe.kind
 
     @property
     def num_dense(self) -> int:
         """Dense columns of a batch."""
-        return self._loaded.num_dense
+        return self.loaded.num_dense
 
     @property
     def sequences(self) -> Mapping[int, int]:
         """Place of each sequence among the features -> that of its target."""
-        return self._loaded.scores.sequences
+        return self.loaded.scores.sequences
 
     def roll_back(self, version: int) -> None:
         """Of a published model: goes to a version that is kept, and follows no more until
@@ -318,7 +289,7 @@ class Model:
         """
         return self._following("following").state()
 
-    def _following(self, verb: str) -> Follower:
+    def _following(self, verb: str) -> Follower[Loaded]:
         if self._follower is None:
             raise ConfigError(f"{verb}: this model is read from a store; it has no versions")
         return self._follower
@@ -326,11 +297,11 @@ class Model:
     @property
     def features(self) -> dict[str, list[str]]:
         """Table -> names of its features, in the order of a batch."""
-        return {table: list(names) for table, names in self._loaded.features.items()}
+        return {table: list(names) for table, names in self.loaded.features.items()}
 
     def batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
         """The batch that `predict` makes of raw columns; the same errors."""
-        return self._batch_of(given)
+        return _raw_of(self.loaded).batch_of(given)
 
     def predict(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> torch.Tensor:
         """Probability of a click for each example, float32 [B] on the host.
@@ -357,22 +328,16 @@ class Model:
     ) -> tuple[torch.Tensor, str]:
         """As `predict`, and the version that has scored all of it."""
         in_turn = self._in_turn if _num_rows(batch) <= _FEW_ROWS else nullcontext()
-        with in_turn, self._reading():
-            return self._predict(batch), self.version
+        with in_turn, self._current.reading() as loaded:
+            return self._predict(loaded, batch), loaded.version
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Rows and module stay as they are."""
-        with self._gate.reading():
-            if self._follower is not None:
-                self._follower.check_whole()
-            yield
-
-    def _predict(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> torch.Tensor:
+    def _predict(
+        self, loaded: Loaded, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"
+    ) -> torch.Tensor:
         if not isinstance(batch, Batch):
-            batch = self._batch_of(batch)
+            batch = _raw_of(loaded).batch_of(batch)
         # What a device's cache keeps must not be memory of inference: it is written later, too.
-        scores = self._loaded.scores
+        scores = loaded.scores
         is_here = torch.device(scores.device).type == HOST
         with torch.inference_mode() if is_here else torch.no_grad():
             logits = scores.score(batch.to(scores.device))
@@ -383,8 +348,8 @@ class Model:
         """Rows of keys, float32 [L, dim]; an absent key reads as its initial value. Of a model of
         two levels the rows of a table are vectors, those of `hps.models.first_order_table(table)`
         the weights."""
-        with self._reading():
-            return self.server.pull(table, keys)
+        with self._current.reading() as loaded:
+            return loaded.rows.pull(table, keys)
 
     def open_reader(self, data: Sequence[str | Path] | Batches, **changes: Any) -> Reader:
         """A reader of another log with the columns of the model's.
@@ -419,117 +384,18 @@ class Model:
         what = "checkpoint" if self._follower is None else "version"
         return f"{type(self).__name__}({self.kind}, {what} {self.version})"
 
-    def _batch_of(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
-        if self._loaded.is_of_lines:
-            return self._batch_of_lines(given)
-        if isinstance(given, Mapping):
-            few = self._few_rows().batch_of(given)
-            if few is not None:
-                return self._to_score(few)
-        import pyarrow as pa
 
-        from hps.reader.columns import value_type
-        from hps.reader.dense_text import FORMATS, with_numbers
-        from hps.reader.records import Piece
-        from hps.train.given_columns import (
-            record_batch_of,
-            require_text,
-            with_nan_missing,
-            with_whole_numbers,
-        )
+def _raw_of(loaded: Loaded) -> RawColumns:
+    if loaded.raw is None:
+        raise _no_recipe(loaded)
+    return loaded.raw
 
-        columns = self._record_columns()
-        known, left_out = columns.names(), self._left_out()
-        if isinstance(given, Mapping):
-            names = [name for name in known if name in given or name not in left_out]
-            _require_columns(names, list(given))
-            try:
-                given = record_batch_of(given, names, columns.dense)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise ConfigError(f"predict: these columns make no batch: {error}") from None
-        elif not isinstance(given, pa.RecordBatch):
-            raise _not_columns(given)
-        for name in left_out.intersection(known).difference(given.schema.names):
-            kind = pa.float64() if name in columns.dense else pa.string()
-            given = given.append_column(name, pa.nulls(len(given), kind))
-        is_csv, dense = columns.config.format == "csv", list(columns.dense)
-        require_text(given, self.recipe.leading_zeros)
-        given = with_whole_numbers(given, set(known).difference(dense))
-        if is_csv:
-            given = with_nan_missing(given, dense)
-        if columns.config.format in FORMATS:
-            given = with_numbers(given, dense, columns.config.format)
-        columns.check("predict: the batch", given.schema, "the model's log")
-        given = given.select(known)
-        flags = [
-            one.name for one in given.schema if is_csv and pa.types.is_boolean(value_type(one.type))
-        ]
-        if flags:
-            raise ConfigError(
-                f"predict: columns {flags} are booleans, and keys of csv come from its text; give "
-                "the text, such as 'True'"
-            )
-        rows, _ = columns.rows_of(Piece.whole(given, 0), "predict")
-        return self._to_score(columns.batch_of([rows], len(rows)))
 
-    def _to_score(self, raw: Batch) -> Batch:
-        """Of a batch as the log has it, one that the model scores."""
-        batch = raw if self._transform is None else self._transform(raw)
-        if self.sequences:
-            check_targets(batch, self.sequences, self.features)
-        return batch
-
-    def _batch_of_lines(self, given: "Mapping[str, Any] | pa.RecordBatch") -> Batch:
-        """Of libsvm, libffm and slots."""
-        if self._lines is None:
-            config = replace(self.recipe.reader_config(), on_error="raise")
-            self._lines = RawLines(self._raw_schema(), config)
-        if not isinstance(given, Mapping):
-            import pyarrow as pa
-
-            if not isinstance(given, pa.RecordBatch):
-                raise _not_columns(given)
-            given = dict(zip(given.schema.names, given.columns, strict=True))
-        left_out = self._left_out()
-        wanted = [name for name in self._lines.names if name in given or name not in left_out]
-        _require_columns(wanted, list(given))
-        raw = self._lines.batch_of(given)
-        return raw if self._transform is None else self._transform(raw)
-
-    def _left_out(self) -> set[str]:
-        """Columns that a features file leaves out: they may be given or not."""
-        return set() if self._transform is None else set(self._transform.measured.of_kind(IGNORED))
-
-    def _few_rows(self) -> "FewRows":
-        if self._few is None:
-            from hps.train.few_rows import FewRows  # pyarrow takes its time to import
-
-            self._few = FewRows(self._record_columns(), self._left_out(), self.recipe.leading_zeros)
-        return self._few
-
-    def _record_columns(self) -> "RecordColumns":
-        if self._columns is not None:
-            return self._columns
-        from hps.reader.records import RecordColumns  # pyarrow takes its time to import
-
-        config = replace(self.recipe.reader_config(), on_error="raise", needs_labels=False)
-        dense = config.dense_columns
-        if config.format == "criteo":
-            dense = [f"I{number}" for number in range(1, self.recipe.num_raw_dense + 1)]
-        if config.format not in (*WITH_COLUMNS, "criteo") or dense is None:
-            raise ConfigError(
-                f"predict: the model was trained on a log of {config.format} by an earlier "
-                "version, which did not store the names of its dense columns; give it batches of "
-                "open_reader"
-            )
-        self._columns = RecordColumns(self._raw_schema(), dense, config, None)
-        return self._columns
-
-    def _raw_schema(self) -> Schema:
-        """Of the log, before a transform."""
-        tables = self.recipe.raw_tables(self.server.tables.values())
-        vocabularies = self.recipe.reader_config().vocabularies
-        return make_schema(tables, None, self.recipe.num_raw_dense, vocabularies)
+def _no_recipe(loaded: Loaded) -> ConfigError:
+    return ConfigError(
+        f"version {loaded.version}: its model was published without the recipe of `hps train`, "
+        "which says how raw columns become keys; give an hps.Batch of keys"
+    )
 
 
 def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:
@@ -542,19 +408,6 @@ def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:
         return len(next(iter(batch.values()), ()))
     except TypeError:  # a single value, which is looked at later
         return 0
-
-
-def _require_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in given]
-    if missing:
-        raise ConfigError(f"predict: columns {missing} are missing; given are {list(given)}")
-
-
-def _not_columns(given: object) -> ConfigError:
-    return ConfigError(
-        f"predict: got {type(given).__name__}; pass an hps.Batch, a pyarrow.RecordBatch or "
-        "a dict of columns"
-    )
 
 
 def is_published(store: str | Path) -> bool:

@@ -19,11 +19,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from hps import _C
 from hps.checkpoint.blobs import READER, decode_json, table_from_json
 from hps.common.json_text import Json
 from hps.common.optimizers import SGD
 from hps.common.row_layout import Images, Keys
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
+from hps.contracts.joint import Overlays
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
 from hps.publish.codec import BFLOAT16, RowCodec
@@ -45,6 +47,10 @@ from hps.ssd_store.open_store import check_no_writer
 _PREFIX = "rows-"
 _FETCHED = "fetched-*"  # what a process leaves there that dies
 _OLD_SECONDS = 86_400.0
+# Rows put into the store, or erased, at once beside calls, each of which may wait for it.
+_READ_PIECE = 256
+_ERASED_PIECE = 64
+_PAUSE_SECONDS = 0.0005
 _MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
 
 
@@ -223,17 +229,48 @@ class PublishedRows:
         with fetched(destination, files, self.folder.parent, stopped) as paths:
             yield Changes.read(version, paths)
 
-    def apply(self, version: Version, changes: "Changes") -> None:
-        """Goes to the next version. Nobody may read meanwhile.
+    def overlays(self, changes: Sequence["Changes"]) -> Overlays:
+        """What several versions change, one after the other, as rows by key: of keys that went
+        their initial values."""
+        found: dict[str, list[tuple[Keys, Any]]] = {}
+        for change in changes:
+            for table, keys in change.removed:
+                initial = self.server.parts.rows.initial_weights(table, keys)
+                found.setdefault(table, []).append((keys, initial))
+            for table, keys, weights in change.changed:
+                found.setdefault(table, []).append((keys, weights))
+        return {
+            table: _C.RowOverlay(
+                np.concatenate([keys for keys, _ in pieces]),
+                np.concatenate([weights for _, weights in pieces]),
+            )
+            for table, pieces in found.items()
+        }
+
+    def apply(self, version: Version, changes: "Changes", is_read: bool = False) -> None:
+        """Goes to the next version.
+
+        Args:
+            is_read: calls read rows meanwhile, those that change from an overlay: it is done in
+                small pieces, with pauses in which others have locks and processors.
 
         Raises:
             StoreError: the disk is full. Rows are then of no version: close, and open anew.
         """
         self._is_half = True
         for table, keys in changes.removed:
-            self.server.erase(table, keys)
+            if not is_read:
+                self.server.erase(table, keys)
+                continue
+            for first in range(0, len(keys), _ERASED_PIECE):
+                self.server.erase(table, keys[first : first + _ERASED_PIECE])
+                _pause()
         for table, keys, weights in changes.changed:
-            self.server.assign(table, keys, weights)
+            if is_read:
+                rows = self.server.parts.rows
+                rows.assign_beside(table, keys, weights, _READ_PIECE, _pause)
+            else:
+                self.server.assign(table, keys, weights)
         self._is_half = False
         self.version = version
         self._num_unsaved += 1
@@ -295,6 +332,10 @@ class Changes:
             for file in table.removed or ():
                 removed += [(table.name, keys.copy()) for keys in read_keys(paths[file.name])]
         return cls(changed, removed)
+
+
+def _pause() -> None:
+    time.sleep(_PAUSE_SECONDS)
 
 
 def _decoded(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:

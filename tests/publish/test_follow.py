@@ -21,7 +21,7 @@ from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
 from hps.publish.version import PublishedTable, chain_of
-from hps.train import TrainOptions, train
+from hps.train import TrainOptions, published_rows, train
 from hps.train.published_rows import PublishedRows, local_table
 
 SMALL = {"dim": 4, "hidden": (8,), "dram": "16MiB", "batch_size": 256}
@@ -132,6 +132,68 @@ def test_calls_beside_new_versions_are_each_of_one(
                 thread.join(60)
         assert not wrong and seen == {"1", "2", "3"}
         assert model.following()["error"] is None and model.following()["is_following"]
+
+
+def test_calls_are_of_the_new_version_before_its_rows_lie_in_the_store(
+    days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None waits for the rows, and one that has begun is of the version before to its end."""
+    expected, place = scores_of(days, batch), tmp_path / "pub"
+    copy_up_to(days, place, 1)
+    may_go_on, is_half = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        is_half.set()
+        assert may_go_on.wait(60)
+
+    monkeypatch.setattr(published_rows, "_READ_PIECE", 50)
+    monkeypatch.setattr(published_rows, "_pause", pause)
+    with hps.Model.load(place, follow=True, poll_seconds=0.01) as model:
+        (table,) = model.server.tables
+        keys = batch.features[table].keys_L
+        old = model.lookup(table, keys)
+        with model._current.reading() as before:
+            show(days, place, 2)
+            wait_for(lambda: model.version == "2")
+            assert torch.equal(model.predict(batch), expected["2"])
+            time.sleep(0.05)
+            assert not is_half.is_set() and before.version == "1"
+            assert torch.equal(before.rows.pull(table, keys), old)
+        assert is_half.wait(60)
+        rows = model.lookup(table, keys)
+        assert not torch.equal(model.server.pull(table, keys), rows)  # it is half
+        scores, version = model.predict_with_version(batch)
+        assert version == "2" and torch.equal(scores, expected["2"])
+        may_go_on.set()
+        wait_for(lambda: not model.loaded.rows.overlays)  # type: ignore[attr-defined]
+        assert torch.equal(model.predict(batch), expected["2"])
+        assert torch.equal(model.server.pull(table, keys), rows)
+
+
+def test_a_store_that_takes_no_rows_leaves_the_new_version_whole(
+    days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, place = scores_of(days, batch), tmp_path / "pub"
+    copy_up_to(days, place, 1)
+    with hps.Model.load(place, follow=True, poll_seconds=0.01) as model:
+
+        def fail() -> None:
+            raise hps.StoreError(28, "the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(published_rows, "_READ_PIECE", 50)
+            patched.setattr(published_rows, "_pause", fail)
+            patched.setattr(PublishedRows, "_anew", fail)
+            first = model.server
+            show(days, place, 2)
+            wait_for(lambda: is_told(model, "the disk is full"))
+            scores, version = model.predict_with_version(batch)
+            assert version == "2" and torch.equal(scores, expected["2"])
+        wait_for(lambda: model.server is not first)
+        assert model.version == "2" and torch.equal(model.predict(batch), expected["2"])
+        show(days, place, 3)
+        wait_for(lambda: model.version == "3")
+        assert torch.equal(model.predict(batch), expected["3"])
 
 
 def test_a_damaged_version_is_told_and_the_one_before_goes_on(

@@ -273,13 +273,13 @@ def test_training_evaluation_and_prediction_see_the_same(tmp_path: Path, kind: s
         used = {name: one for name, one in columns.items() if name not in ("I5", "C3", "gone")}
         batches = [pa.RecordBatch.from_pydict(one) for one in (columns, used)]
         for given in (columns, without, used, *batches):
-            assert_same(model._batch_of(given), trained)
+            assert_same(model.batch_of(given), trained)
             assert torch.equal(model.predict(given), expected)
         for row in (0, 17):  # one at a time, as a server has them
             one = {name: pa.array(values).slice(row, 1) for name, values in without.items()}
-            found, wanted = bags_of(model._batch_of(one), names)[0], bags_of(trained, names)[row]
+            found, wanted = bags_of(model.batch_of(one), names)[0], bags_of(trained, names)[row]
             assert found == wanted
-            assert torch.equal(model._batch_of(one).dense[0], trained.dense[row])
+            assert torch.equal(model.batch_of(one).dense[0], trained.dense[row])
     measured = evaluate_store([log], tmp_path / "store", batch_size=64)
     assert measured["auc"] == pytest.approx(figures["test_auc"])
     assert not torch.equal(before.features["features"].keys_L, trained.features["features"].keys_L)

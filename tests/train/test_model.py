@@ -203,7 +203,7 @@ def test_raw_columns_of_parquet_and_logs_without_labels(tmp_path: Path, hash_key
         arrays = {**PARQUET, "price": np.array(PARQUET["price"], np.float32)}
         assert torch.equal(model.predict(arrays), expected)
         assert model.predict({name: values[:0] for name, values in arrays.items()}).shape == (0,)
-        keys = model._batch_of(PARQUET).features["features"].keys_L[:3]
+        keys = model.batch_of(PARQUET).features["features"].keys_L[:3]
         assert model.lookup("features", keys).shape == (3, 3)
 
 

@@ -261,7 +261,7 @@ def test_text_of_dense_columns_is_the_readers_number(text_logs: dict[str, Any], 
     read = [batch.dense for batch in model.open_reader([log])]
     for size in (NUM_ROWS, 40):
         made = [
-            model._batch_of({one: all_[at : at + size] for one, all_ in columns.items()}).dense
+            model.batch_of({one: all_[at : at + size] for one, all_ in columns.items()}).dense
             for at in range(0, NUM_ROWS, size)
         ]
         assert torch.cat(made).numpy().tobytes() == torch.cat(read).numpy().tobytes()

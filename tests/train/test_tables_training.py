@@ -137,7 +137,7 @@ def test_training_evaluation_and_prediction_see_the_same_tables(tmp_path: Path, 
         predict_log(model, [log], out)
         np.testing.assert_array_equal(np.load(out), expected.numpy())
         for given in () if columns is None else (columns, pa.RecordBatch.from_pydict(columns)):
-            assert_same(model._batch_of(given), trained)
+            assert_same(model.batch_of(given), trained)
             assert torch.equal(model.predict(given), expected)
         _check_vectors(model, scored)
     measured = evaluate_store([log], tmp_path / "store")
