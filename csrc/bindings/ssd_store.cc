@@ -73,9 +73,10 @@ std::vector<SchemaTuple> SchemasOf(const SsdStore& store) {
 }
 
 std::unique_ptr<SsdStore> OpenStore(const std::string& path, const std::vector<SchemaTuple>& tables,
-                                    nb::dict settings, const SsdStore* beside) {
+                                    nb::dict settings, SsdStore* beside) {
   StoreOptions options;
   options.beside = beside;
+  options.shares_index = nb::cast<bool>(settings["shares_index"]);
   options.path = path;
   for (const SchemaTuple& fields : tables) options.tables.push_back(SchemaFrom(fields));
   options.segment_bytes = nb::cast<uint64_t>(settings["segment_bytes"]);

@@ -61,7 +61,7 @@ Status SsdStore::OpenReader() {
   HPS_RETURN_IF_ERROR(list_.Resolve(options_.checkpoint, &found));
   const uint64_t id = found == nullptr ? 0 : found->id;
   list_.SetOpened(id);
-  const StoreTables* beside = options_.beside == nullptr ? nullptr : &options_.beside->tables_;
+  StoreTables* beside = options_.beside == nullptr ? nullptr : &options_.beside->tables_;
   HPS_RETURN_IF_ERROR(tables_.Make(commits_.manifest().open, found, beside));
   if (pin_ == nullptr) return Status::Ok();
   return pin_->Narrow(id, found == nullptr ? std::vector<uint64_t>() : found->FileNumbers());

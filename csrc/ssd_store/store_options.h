@@ -36,7 +36,9 @@ struct StoreOptions {
   CheckpointName checkpoint;  // read-only: the one to open
   // Read-only: another reader of the same store, open while this one is opened; its index is taken
   // over where most of it is the same. nullptr: none.
-  const SsdStore* beside = nullptr;
+  SsdStore* beside = nullptr;
+  bool shares_index =
+      false;  // as it is, so that the other reader answers for keys alone from then on
   double compaction_threshold = 0.5;  // dead part of a segment from which it is rewritten
   uint64_t compaction_bytes_per_second = uint64_t{64} << 20;  // read and written, unless one waits
   bool compacts_in_background = false;  // else only in Compact, and in an Append that lacks space

@@ -55,7 +55,7 @@ StoreTables::StoreTables(FileSystem* files, const StoreOptions& options, StoreSt
 }
 
 Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint,
-                         const StoreTables* beside) {
+                         StoreTables* beside) {
   state_->AssertLocked();
   context_.store_id = open.store_id;
   const auto add = [this](const TableSchema& schema) {
@@ -71,7 +71,7 @@ Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint,
 
 // Look-ups wait from before the first table changes until all have, so none ever sees a table that
 // is empty because it is still to be filled. If one cannot be, that is known before they go on.
-Status StoreTables::Load(const Checkpoint* checkpoint, const StoreTables* beside) {
+Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside) {
   state_->AssertLocked();
   ++num_loads_;
   ThreadPool pool(options_.NumLoadThreads(checkpoint));
@@ -82,7 +82,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint, const StoreTables* beside
     StoreState* state;
     bool is_whole = false;
   } outcome{state_};
-  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, *beside)) {
+  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, beside)) {
     outcome.is_whole = true;
     return Status::Ok();
   }
@@ -98,16 +98,19 @@ Status StoreTables::Load(const Checkpoint* checkpoint, const StoreTables* beside
 }
 
 // False, also after an error: all are to be loaded anew, which tells of it.
-bool StoreTables::LoadBeside(const Checkpoint& checkpoint, const StoreTables& beside) {
-  if (beside.context_.store_id != context_.store_id) return false;
+bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside) {
+  if (beside->context_.store_id != context_.store_id) return false;
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCheckpoint* found = checkpoint.Find(table->schema().id);
     const auto other =
-        std::find_if(beside.tables_.begin(), beside.tables_.end(),
+        std::find_if(beside->tables_.begin(), beside->tables_.end(),
                      [&](const auto& one) { return one->schema().id == table->schema().id; });
     bool is_loaded = false;
-    if (found == nullptr || other == beside.tables_.end()) return false;
-    if (!table->LoadBeside(**other, *found, &retired_, &is_loaded).ok() || !is_loaded) return false;
+    if (found == nullptr || other == beside->tables_.end()) return false;
+    if (!table->LoadBeside(other->get(), options_.shares_index, *found, &retired_, &is_loaded)
+             .ok() ||
+        !is_loaded)
+      return false;
   }
   return true;
 }

@@ -36,11 +36,10 @@ class StoreTables {
   // The tables in the order of the options, then those that the store holds besides, with what
   // they hold at `checkpoint`; nullptr: nothing.
   // `beside`: of another reader of the same store, or nullptr.
-  Status Make(const OpenRecord& open, const Checkpoint* checkpoint,
-              const StoreTables* beside = nullptr);
+  Status Make(const OpenRecord& open, const Checkpoint* checkpoint, StoreTables* beside = nullptr);
   // Replaces all contents by those of a checkpoint; nullptr: none. After an error the tables cannot
   // be read (StoreState::is_half_loaded).
-  Status Load(const Checkpoint* checkpoint, const StoreTables* beside = nullptr);
+  Status Load(const Checkpoint* checkpoint, StoreTables* beside = nullptr);
   Status Check(const Checkpoint& checkpoint);
   // Seals the tables and notes what they hold now. Their files are synced with the record.
   Status Seal(Checkpoint* checkpoint);
@@ -52,7 +51,7 @@ class StoreTables {
   std::vector<std::weak_ptr<Segment>>* retired();
 
  private:
-  bool LoadBeside(const Checkpoint& checkpoint, const StoreTables& beside);
+  bool LoadBeside(const Checkpoint& checkpoint, StoreTables* beside);
 
   const StoreOptions& options_;
   StoreState* const state_;

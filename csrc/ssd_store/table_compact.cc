@@ -116,7 +116,7 @@ void TableStore::SelectRoutine(double threshold, std::vector<Candidate>* candida
   uint64_t detained = 0;
   for (const Candidate& candidate : *candidates) detained += candidate.detained;
   const uint64_t allowed =
-      (index_.size() * RowSpace() + FullBytesFor(index_.size())) / kDetainedShare;
+      (index_->size() * RowSpace() + FullBytesFor(index_->size())) / kDetainedShare;
   if (detained > allowed) {
     KeepBlocking(candidates);
   } else {
@@ -149,7 +149,7 @@ void TableStore::SelectForSpace(std::vector<Candidate>* candidates) const {
 }
 
 void TableStore::SelectAll(std::vector<Candidate>* candidates) const {
-  const uint64_t capacity = CapacityFor(index_.size());
+  const uint64_t capacity = CapacityFor(index_->size());
   const auto is_small = [&](const Candidate& candidate) {
     return segments_[candidate.ordinal]->live * 2 < capacity;
   };
@@ -161,7 +161,7 @@ void TableStore::SelectAll(std::vector<Candidate>* candidates) const {
 
 // Takes candidates as long as their live rows fit into one segment.
 void TableStore::FillPlan(const std::vector<Candidate>& candidates, CompactionPlan* plan) const {
-  const uint64_t capacity = CapacityFor(index_.size());
+  const uint64_t capacity = CapacityFor(index_->size());
   uint64_t num_rows = 0;
   uint64_t num_tombstones = 0;
   std::set<uint32_t> chosen;
@@ -242,8 +242,8 @@ bool TableStore::FindLive(const CompactionPlan& plan, size_t input, uint64_t fir
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     if (num_loads_ != plan.num_loads) return false;
     for (uint64_t i = start; i < std::min(count, start + kLockedKeys); ++i) {
-      if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
-      (*live)[i] = index_.Find(MixKey(keys[i])) == Location(segment, first + i);
+      if (i + kAhead < count) index_->Prefetch(MixKey(keys[i + kAhead]));
+      (*live)[i] = index_->Find(MixKey(keys[i])) == Location(segment, first + i);
     }
   }
   return true;
@@ -275,11 +275,11 @@ bool TableStore::Install(const CompactionPlan& plan, uint32_t ordinal, uint64_t 
     if (num_loads_ != plan.num_loads) return false;
     Segment& output = *segments_[ordinal];
     for (uint64_t i = start; i < std::min(keys.size(), start + kLockedKeys); ++i) {
-      if (i + kAhead < keys.size()) index_.Prefetch(MixKey(keys[i + kAhead]));
+      if (i + kAhead < keys.size()) index_->Prefetch(MixKey(keys[i + kAhead]));
       const uint64_t hash = MixKey(keys[i]);
-      if (index_.Find(hash) != sources[i]) continue;
+      if (index_->Find(hash) != sources[i]) continue;
       uint64_t previous = KeyIndex::kNone;
-      HPS_CHECK(index_.Put(hash, Location(output, first + i), &previous));  // nothing grows
+      HPS_CHECK(index_->Put(hash, Location(output, first + i), &previous));  // nothing grows
       const uint32_t death = Unname(previous, nullptr);
       ++output.live;
       if (!schema_.has_deaths) continue;

@@ -3,7 +3,8 @@
 // Above it: store_tables. Below it: key_index, segment. Where two checkpoints have most segments in
 // common, as two that were taken one soon after the other, the index of one is that of the other
 // but for the keys that the remaining segments name. A copy of it, and these footers, take a small
-// part of the time that all footers do.
+// part of the time that all footers do; the very same index, of which the other reader notes what
+// it has otherwise, takes what these keys cost, however large the table is.
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -17,24 +18,41 @@ namespace {
 
 // Of all records, in segments that only one of the two has: with more of them all is read anew.
 constexpr uint64_t kMostOthersPercent = 30;
+constexpr uint64_t kAhead = 8;  // keys whose entries are asked for before they are looked at
 
 }  // namespace
 
 bool TableStore::CopyIndex(const TableStore& other) {
-  const std::shared_lock<std::shared_mutex> lock(other.mutex_);
-  for (const std::shared_ptr<Segment>& segment : other.segments_) {
-    segments_.push_back(segment == nullptr ? nullptr : std::make_shared<Segment>(*segment));
-  }
-  chunks_ = other.chunks_;
-  free_chunks_ = other.free_chunks_;
   for (int shard = 0; shard < KeyIndex::kNumShards; ++shard) {
-    const ShardImage image = other.index_.Image(shard);
+    const ShardImage image = other.index_->Image(shard);
     if (image.slots == 0) continue;
-    unsigned char* entries = index_.Adopt(shard, image);
+    unsigned char* entries = index_->Adopt(shard, image);
     if (entries == nullptr) return false;
     std::memcpy(entries, image.entries, image.slots * KeyIndex::kEntryBytes);
   }
   return true;
+}
+
+void TableStore::ShareIndex(TableStore* lender, uint64_t most_displaced) {
+  for (int shard = 0; shard < KeyIndex::kNumShards; ++shard) {
+    lender->displaced_.Reserve(shard, most_displaced);  // it grows, where there is no memory
+  }
+  lender->num_lent_rows_ = lender->index_->size();
+  lender->is_lent_ = true;
+  index_ = lender->index_;
+}
+
+void TableStore::Prefetch(uint64_t hash, const TableStore* lender) const {
+  index_->Prefetch(hash);
+  if (lender != nullptr) lender->displaced_.Prefetch(hash);
+}
+
+// Of a lender: a key has its record there, or none (kNone), though the index will say otherwise.
+void TableStore::NoteDisplaced(uint64_t hash, uint64_t location) {
+  if (displaced_.Find(hash) != KeyIndex::kNone) return;
+  HPS_CHECK(location != kAbsent);
+  uint64_t previous;
+  HPS_CHECK(displaced_.Put(hash, location == KeyIndex::kNone ? kAbsent : location, &previous));
 }
 
 // Age and place of what the index names, against record `record` of `segment`.
@@ -45,17 +63,20 @@ bool TableStore::IsNewer(uint64_t location, const Segment& segment, uint64_t rec
   return IsOlder(segment.info, own.info);
 }
 
-Status TableStore::ForgetSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired) {
+Status TableStore::ForgetSegment(uint32_t ordinal, TableStore* lender,
+                                 std::vector<std::weak_ptr<Segment>>* retired) {
   const std::shared_ptr<Segment> segment = segments_[ordinal];
   std::shared_ptr<File> file;
   HPS_RETURN_IF_ERROR(context_->cache->Open(segment->info.number, segment->path, &file));
   FooterVisitor visitor;
   visitor.keys = [&](uint64_t, const uint64_t* keys, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), lender);
       const uint64_t hash = MixKey(keys[i]);
-      const uint64_t location = index_.Find(hash);
+      const uint64_t location = index_->Find(hash);
       if (location == KeyIndex::kNone || Decode(location).segment != ordinal) continue;
-      index_.Erase(hash);
+      if (lender != nullptr) lender->NoteDisplaced(hash, location);
+      index_->Erase(hash);
       Unname(location, nullptr);
     }
   };
@@ -65,7 +86,7 @@ Status TableStore::ForgetSegment(uint32_t ordinal, std::vector<std::weak_ptr<Seg
   return Status::Ok();
 }
 
-Status TableStore::LearnSegment(const SegmentInfo& info) {
+Status TableStore::LearnSegment(const SegmentInfo& info, TableStore* lender) {
   const std::shared_ptr<Segment> segment = SealedSegment(info);
   const uint32_t ordinal = AddSegment(segment);
   if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
@@ -79,10 +100,12 @@ Status TableStore::LearnSegment(const SegmentInfo& info) {
   FooterVisitor visitor;
   visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
     for (uint64_t i = 0; i < count && has_memory; ++i) {
+      if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), lender);
       const uint64_t hash = MixKey(keys[i]);
-      uint64_t previous = index_.Find(hash);
+      uint64_t previous = index_->Find(hash);
       if (previous != KeyIndex::kNone && IsNewer(previous, *segment, first + i)) continue;
-      has_memory = index_.Put(hash, Location(*segment, first + i), &previous);
+      if (lender != nullptr) lender->NoteDisplaced(hash, previous);
+      has_memory = index_->Put(hash, Location(*segment, first + i), &previous);
       if (!has_memory) return;
       ++segment->live;
       if (!deaths.empty()) segment->deaths[first + i] = deaths[first + i];
@@ -92,10 +115,11 @@ Status TableStore::LearnSegment(const SegmentInfo& info) {
   visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t hash = MixKey(tombstones[i].key);
-      const uint64_t location = index_.Find(hash);
+      const uint64_t location = index_->Find(hash);
       if (location == KeyIndex::kNone) continue;
       if (IsNewer(location, *segment, tombstones[i].position)) continue;
-      index_.Erase(hash);
+      if (lender != nullptr) lender->NoteDisplaced(hash, location);
+      index_->Erase(hash);
       Unname(location, nullptr);
     }
   };
@@ -104,7 +128,7 @@ Status TableStore::LearnSegment(const SegmentInfo& info) {
   return has_memory ? Status::Ok() : OutOfMemory();
 }
 
-Status TableStore::LoadBeside(const TableStore& other, const TableCheckpoint& checkpoint,
+Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpoint& checkpoint,
                               std::vector<std::weak_ptr<Segment>>* retired, bool* is_loaded) {
   context_->lock->AssertHeld();
   *is_loaded = false;
@@ -117,7 +141,7 @@ Status TableStore::LoadBeside(const TableStore& other, const TableCheckpoint& ch
     num_others += info.num_records;
   }
   std::vector<uint64_t> gone;
-  for (const std::shared_ptr<const Segment>& segment : other.Segments()) {
+  for (const std::shared_ptr<const Segment>& segment : other->Segments()) {
     if (!segment->is_sealed) return Status::Ok();
     const bool is_common = missing.erase(segment->info.number) > 0;
     if (is_common) {
@@ -129,21 +153,34 @@ Status TableStore::LoadBeside(const TableStore& other, const TableCheckpoint& ch
   }
   if (num_others * 100 > num_records * kMostOthersPercent) return Status::Ok();
   Reset(retired);
-  if (!CopyIndex(other)) return OutOfMemory();
+  // Nobody asks the other reader while its index changes.
+  const std::unique_lock<std::shared_mutex> lock(other->mutex_);
+  if (other->is_lent_) return Status::Ok();
+  for (const std::shared_ptr<Segment>& segment : other->segments_) {
+    segments_.push_back(segment == nullptr ? nullptr : std::make_shared<Segment>(*segment));
+  }
+  chunks_ = other->chunks_;
+  free_chunks_ = other->free_chunks_;
+  TableStore* const lender = shares ? other : nullptr;
+  if (shares) {
+    ShareIndex(other, num_others);
+  } else if (!CopyIndex(*other)) {
+    return OutOfMemory();
+  }
   for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
     if (segments_[ordinal] == nullptr) continue;
     const uint64_t number = segments_[ordinal]->info.number;
     if (std::find(gone.begin(), gone.end(), number) == gone.end()) continue;
-    HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, retired));
+    HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, lender, retired));
   }
   for (const SegmentInfo& info : checkpoint.segments) {  // the oldest first
-    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info));
+    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info, lender));
   }
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) CountExpired(segment.get());
   }
   // Otherwise it is built anew, which says what is wrong.
-  *is_loaded = index_.size() == checkpoint.num_rows;
+  *is_loaded = index_->size() == checkpoint.num_rows;
   return Status::Ok();
 }
 

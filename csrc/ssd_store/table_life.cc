@@ -81,7 +81,7 @@ void TableStore::CountDeaths(uint32_t period, uint64_t* counts, uint64_t num_cou
       if (death > period) ++counts[std::min<uint64_t>(death - period, num_counts - 1)];
     }
   }
-  counts[0] = index_.size() - num_mortal;
+  counts[0] = index_->size() - num_mortal;
 }
 
 std::shared_ptr<Segment> TableStore::FindEarly() const {
@@ -135,7 +135,7 @@ Status TableStore::LoadDeaths(ThreadPool* pool) {
     segments_[ordinal]->deaths.assign(read[ordinal].size(), kNeverDies);
     context_->bytes_read += read[ordinal].size() * kDeathBytes;
   }
-  index_.ForEachLocation([&](uint64_t location) {
+  index_->ForEachLocation([&](uint64_t location) {
     const WantedRecord place = Decode(location);
     segments_[place.segment]->deaths[place.record] = read[place.segment][place.record];
   });
@@ -148,7 +148,7 @@ Status TableStore::LoadDeaths(ThreadPool* pool) {
 void TableStore::Names(const uint64_t* keys, uint64_t count, uint8_t* named) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (uint64_t i = 0; i < count; ++i) {
-    named[i] = index_.Find(MixKey(keys[i])) != KeyIndex::kNone;
+    named[i] = index_->Find(MixKey(keys[i])) != KeyIndex::kNone;
   }
 }
 
@@ -194,7 +194,7 @@ Status TableStore::Bury(const Segment& segment, uint64_t first, const uint64_t* 
       const std::unique_lock<std::shared_mutex> lock(mutex_);
       for (uint64_t i = start; i < end; ++i) {
         if (!is_expired(i)) continue;
-        if (index_.Find(MixKey(keys[i])) == Location(segment, first + i)) EraseNamed(keys[i]);
+        if (index_->Find(MixKey(keys[i])) == Location(segment, first + i)) EraseNamed(keys[i]);
       }
     }
     HPS_RETURN_IF_ERROR(SealIfFull());

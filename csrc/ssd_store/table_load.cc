@@ -19,7 +19,7 @@ void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   period_ = 0;  // nothing is buried before the caller says in which one the checkpoint is
   busy_.clear();
   set_aside_.clear();
-  index_.Clear();
+  index_ = std::make_shared<KeyIndex>();  // another reader may have the old one, too
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) retired->push_back(segment);
   }
@@ -39,12 +39,12 @@ Status TableStore::Load(const TableCheckpoint* checkpoint, ThreadPool* pool,
     if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
   }
   IndexSources sources{context_, &schema_, segments_, &chunks_, checkpoint->num_rows};
-  const Status built = BuildIndex(sources, pool, &index_);
+  const Status built = BuildIndex(sources, pool, index_.get());
   if (built.os_error() == ENOMEM) return OutOfMemory();
   HPS_RETURN_IF_ERROR(built);
-  if (index_.size() != checkpoint->num_rows) {
+  if (index_->size() != checkpoint->num_rows) {
     return Status(StatusCode::kCorruption, context_->folder + ": table '" + schema_.name +
-                                               "' has " + std::to_string(index_.size()) +
+                                               "' has " + std::to_string(index_->size()) +
                                                " rows in its segments, its manifest says " +
                                                std::to_string(checkpoint->num_rows));
   }
@@ -61,7 +61,7 @@ Status TableStore::LoadSnapshot(const TableCheckpoint& checkpoint, const IndexSn
     return Status(StatusCode::kCorruption, "the snapshot has another table '" + schema_.name + "'");
   }
   HPS_RETURN_IF_ERROR(CheckSegments(pool));
-  HPS_RETURN_IF_ERROR(snapshot.LoadIndex(*image, pool, &index_));
+  HPS_RETURN_IF_ERROR(snapshot.LoadIndex(*image, pool, index_.get()));
   return LoadDeaths(pool);
 }
 
@@ -120,7 +120,7 @@ TableImage TableStore::Image() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   TableImage image;
   image.table = schema_.id;
-  image.num_rows = index_.size();
+  image.num_rows = index_->size();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     TableImage::Part part;
     if (segment != nullptr) part = {segment->info.number, segment->live};
@@ -128,7 +128,7 @@ TableImage TableStore::Image() const {
   }
   image.chunks = chunks_;
   for (const uint32_t number : free_chunks_) image.chunks[number].segment = TableImage::kFreeChunk;
-  image.index = &index_;
+  image.index = index_.get();
   return image;
 }
 
@@ -143,7 +143,7 @@ bool TableStore::IsAt(const TableCheckpoint* checkpoint) const {
   }
   if (checkpoint == nullptr) return numbers.empty();
   bool is_same =
-      numbers.size() == checkpoint->segments.size() && index_.size() == checkpoint->num_rows;
+      numbers.size() == checkpoint->segments.size() && index_->size() == checkpoint->num_rows;
   for (const SegmentInfo& info : checkpoint->segments) {
     is_same = is_same && numbers.count(info.number) > 0;
   }

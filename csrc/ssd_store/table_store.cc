@@ -156,12 +156,12 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
 // items[i].location is a record of the open segment.
 bool TableStore::PutShard(const KeyItem* items, uint64_t count, std::vector<Change>* changes) {
   const Segment& segment = *segments_[writer_ordinal_];
-  for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_.Prefetch(items[i].hash);
+  for (uint64_t i = 0; i < std::min(kAhead, count); ++i) index_->Prefetch(items[i].hash);
   for (uint64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) index_.Prefetch(items[i + kAhead].hash);
+    if (i + kAhead < count) index_->Prefetch(items[i + kAhead].hash);
     uint64_t previous = KeyIndex::kNone;
     const uint64_t location = Location(segment, items[i].location);
-    if (!index_.Put(items[i].hash, location, &previous)) return false;
+    if (!index_->Put(items[i].hash, location, &previous)) return false;
     Change& change = (*changes)[writer_ordinal_];
     ++change.live;
     change.expired += IsExpired(location);
@@ -208,7 +208,7 @@ Status TableStore::EnsureTombstonesFit() {
 }
 
 bool TableStore::EraseNamed(uint64_t key) {
-  const uint64_t location = index_.Erase(MixKey(key));
+  const uint64_t location = index_->Erase(MixKey(key));
   if (location == KeyIndex::kNone) return false;
   const bool was_there = !IsExpired(location);
   Unname(location, nullptr);
@@ -238,7 +238,7 @@ Status TableStore::Erase(const uint64_t* keys, uint64_t count, uint8_t* found) {
     writer_->ReserveTombstones(end - first);
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     for (uint64_t i = first; i < end; ++i) {
-      if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
+      if (i + kAhead < count) index_->Prefetch(MixKey(keys[i + kAhead]));
       found[i] = EraseNamed(keys[i]);
     }
   }
@@ -254,8 +254,8 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     source.segments.resize(segments_.size());
     for (uint64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
-      const uint64_t location = index_.Find(MixKey(keys[i]));
+      if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), is_lent_ ? this : nullptr);
+      const uint64_t location = Find(MixKey(keys[i]));
       found[i] = location != KeyIndex::kNone && !IsExpired(location);
       if (!found[i]) continue;
       wanted.push_back(Decode(location));
@@ -276,22 +276,22 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
 void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (uint64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) index_.Prefetch(MixKey(keys[i + kAhead]));
-    const uint64_t location = index_.Find(MixKey(keys[i]));
+    if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), is_lent_ ? this : nullptr);
+    const uint64_t location = Find(MixKey(keys[i]));
     found[i] = location != KeyIndex::kNone && !IsExpired(location);
   }
 }
 
 uint64_t TableStore::num_rows() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  return index_.size() - NumExpired();
+  return (is_lent_ ? num_lent_rows_ : index_->size()) - NumExpired();
 }
 
 TableFigures TableStore::Figures() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   TableFigures figures;
-  figures.num_rows = index_.size() - NumExpired();
-  figures.index_bytes = index_.memory_bytes() + chunks_.capacity() * sizeof(ChunkPlace) +
+  figures.num_rows = (is_lent_ ? num_lent_rows_ : index_->size()) - NumExpired();
+  figures.index_bytes = index_->memory_bytes() + chunks_.capacity() * sizeof(ChunkPlace) +
                         free_chunks_.capacity() * sizeof(uint32_t);
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr) continue;
@@ -310,6 +310,7 @@ TableFigures TableStore::Figures() const {
 
 TableSnapshot TableStore::Snapshot() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  HPS_CHECK(!is_lent_);
   TableSnapshot snapshot;
   std::vector<TableSnapshot::Part> parts(segments_.size());
   for (size_t i = 0; i < segments_.size(); ++i) {
@@ -317,12 +318,12 @@ TableSnapshot TableStore::Snapshot() const {
     parts[i].segment = segments_[i];
     parts[i].live.resize((segments_[i]->info.num_records + 63) / 64);
   }
-  index_.ForEachLocation([&](uint64_t location) {
+  index_->ForEachLocation([&](uint64_t location) {
     if (IsExpired(location)) return;
     const WantedRecord place = Decode(location);
     parts[place.segment].live[place.record / 64] |= uint64_t{1} << (place.record % 64);
   });
-  snapshot.num_rows = index_.size() - NumExpired();
+  snapshot.num_rows = index_->size() - NumExpired();
   snapshot.row_bytes = schema_.row_bytes;
   for (TableSnapshot::Part& part : parts) {
     if (part.segment != nullptr) snapshot.parts.push_back(std::move(part));
@@ -348,7 +349,7 @@ TableCheckpoint TableStore::ToCheckpoint() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   TableCheckpoint checkpoint;
   checkpoint.schema = schema_;
-  checkpoint.num_rows = index_.size();
+  checkpoint.num_rows = index_->size();
   checkpoint.num_expired = NumExpired();
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment == nullptr) continue;

@@ -134,7 +134,9 @@ class TableStore {
   // As Load, from the index of the same table at another checkpoint of this store, which is open
   // for reading, if the two have most of their segments in common: else `*is_loaded` stays false,
   // as it does where an error does not say so: Load. See table_follow.cc.
-  Status LoadBeside(const TableStore& other, const TableCheckpoint& checkpoint,
+  // `shares`: the index is not copied, but becomes that of this checkpoint, and the other reader
+  // notes what it has otherwise: it can be asked for keys as before, and for nothing else.
+  Status LoadBeside(TableStore* other, bool shares, const TableCheckpoint& checkpoint,
                     std::vector<std::weak_ptr<Segment>>* retired, bool* is_loaded);
   // For a snapshot: the table as it is, whose index may not change until that is written.
   TableImage Image() const;
@@ -199,6 +201,7 @@ class TableStore {
     uint64_t gain = 0;      // bytes that a rewriting gives back
     uint64_t detained = 0;  // bytes of tombstones that older segments still need
   };
+  static constexpr uint64_t kAbsent = KeyIndex::kNone - 1;
   static constexpr uint64_t kMostTombstones = uint64_t{1} << 20;
   // In place of a period of death: dead in every period, as none begins before 1.
   static constexpr uint32_t kDiesEarly = 1;
@@ -222,9 +225,20 @@ class TableStore {
   std::shared_ptr<Segment> SealedSegment(const SegmentInfo& info) const;
   bool AdoptParts(const TableCheckpoint& checkpoint, const TableImage& image);
   bool CopyIndex(const TableStore& other);
+  void ShareIndex(TableStore* lender, uint64_t most_displaced);
+  void Prefetch(uint64_t hash, const TableStore* lender) const;
   bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
-  Status ForgetSegment(uint32_t ordinal, std::vector<std::weak_ptr<Segment>>* retired);
-  Status LearnSegment(const SegmentInfo& info);
+  Status ForgetSegment(uint32_t ordinal, TableStore* lender,
+                       std::vector<std::weak_ptr<Segment>>* retired);
+  Status LearnSegment(const SegmentInfo& info, TableStore* lender);
+  void NoteDisplaced(uint64_t hash, uint64_t location);
+  uint64_t Find(uint64_t hash) const {
+    if (is_lent_) {
+      const uint64_t before = displaced_.Find(hash);
+      if (before != KeyIndex::kNone) return before == kAbsent ? KeyIndex::kNone : before;
+    }
+    return index_->Find(hash);
+  }
   Status CheckSegments(ThreadPool* pool) const;
   void Reset(std::vector<std::weak_ptr<Segment>>* retired);
   // Names the records [first, first + count) of the open segment, whose rows these are. After an
@@ -256,7 +270,12 @@ class TableStore {
   StoreContext* context_;
   TableSchema schema_;
   mutable std::shared_mutex mutex_;  // guards what follows, but not writer_
-  KeyIndex index_;
+  std::shared_ptr<KeyIndex> index_ = std::make_shared<KeyIndex>();
+  // Of a reader whose index has become that of a later checkpoint (LoadBeside): where the records
+  // of the keys are that it has otherwise, or kAbsent; and how many rows there are.
+  bool is_lent_ = false;
+  KeyIndex displaced_;
+  uint64_t num_lent_rows_ = 0;
   std::vector<ChunkPlace> chunks_;
   std::vector<uint32_t> free_chunks_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by ordinal; empty where one was removed

@@ -92,7 +92,11 @@ class Publisher:
         """
         started = time.perf_counter()
         with ExitStack() as opened:
-            after = opened.enter_context(Source.open(self._path, checkpoint, self._before))
+            # Rows whose score may have fallen are looked for in all of the checkpoint before.
+            shares_index = self.options.min_score is None
+            after = opened.enter_context(
+                Source.open(self._path, checkpoint, self._before, shares_index=shares_index)
+            )
             made = self._publish(after)
             self._keep_open(after)
             opened.pop_all()

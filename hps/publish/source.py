@@ -67,6 +67,8 @@ class Source:
         path: str | os.PathLike[str],
         checkpoint: str | int | None,
         beside: "Source | None" = None,
+        *,
+        shares_index: bool = False,
     ) -> Self:
         """Opens a checkpoint of a store, or of a folder of ranks.
 
@@ -74,13 +76,14 @@ class Source:
             path: of it.
             checkpoint: tag, promoted name or id; None: the newest.
             beside: another one of it, whose index is the same for the most part.
+            shares_index: with that one, which can be asked for keys alone from then on.
 
         Raises:
             ConfigError: there is no checkpoint, or not that one. StoreError, CorruptionError: it
                 cannot be read.
         """
         folder = Path(path).absolute()
-        store = _open(folder, checkpoint, _useful(folder, checkpoint, beside))
+        store = _open(folder, checkpoint, _useful(folder, checkpoint, beside), shares_index)
         try:
             listed = store.checkpoints()
             extras = store.extras(None)
@@ -161,13 +164,22 @@ def _useful(folder: Path, checkpoint: str | int | None, beside: Source | None) -
     return beside.store if is_descendant else None
 
 
-def _open(folder: Path, checkpoint: str | int | None, beside: RowTier | None) -> RowTier:
+def _open(
+    folder: Path, checkpoint: str | int | None, beside: RowTier | None, shares_index: bool
+) -> RowTier:
     if Catalog.load(folder) is not None:
         return ClusterStore.open(folder, [], read_only=True, checkpoint=checkpoint)
     if engine_of(folder) is None:
         raise StoreError(2, f"{folder}: there is no store to publish from")
     own = beside if isinstance(beside, SsdStore) else None
-    return open_store(folder, [], read_only=True, checkpoint=checkpoint, beside=own)
+    return open_store(
+        folder,
+        [],
+        read_only=True,
+        checkpoint=checkpoint,
+        beside=own,
+        shares_index=shares_index,
+    )
 
 
 def _own(folder: Path, listed: list[Json], checkpoint: str | int | None) -> JsonView:

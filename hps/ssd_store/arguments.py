@@ -28,6 +28,8 @@ class OpenOptions(TypedDict, total=False):
     checkpoint: read-only: the tag or id of the checkpoint to open; None is the current one.
     beside: read-only: a reader of the same store, at a checkpoint taken shortly before this one or
         after it, whose index this one begins with; of the engine "segments" alone.
+    shares_index: that index is not copied: from then on the other reader fetches rows and tells
+        which keys it has as before, and cannot be scanned, or begin another one. False.
     rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.
     seed: of the initializers; fixed once the store exists. None takes the stored one (new: 0).
     compaction_threshold: dead part of a segment from which it is rewritten, above 0, below 1; 0.5.
@@ -43,6 +45,7 @@ class OpenOptions(TypedDict, total=False):
     direct_io: bool
     checkpoint: str | int | None
     beside: object
+    shares_index: bool
     rows: bool
     seed: int | None
     compaction_threshold: float

@@ -150,7 +150,8 @@ class SsdStore:
 
         Cost: reads the manifest and the index: after a clean close as a snapshot, about 15 bytes a
             row, else from the footers, 8 bytes a record; never rows. With `beside`: a copy of its
-            index, and the footers of segments that one of the two has alone.
+            index (with `shares_index` none), and the footers of segments that one of the two has
+            alone.
         """
         check_engine(path, SEGMENTS)
         check_opening(options)
@@ -164,6 +165,7 @@ class SsdStore:
             "read_only": options.get("read_only", False),
             "rows": options.get("rows", True),
             "direct_io": options.get("direct_io", False),
+            "shares_index": options.get("shares_index", False),
             **_compaction_settings(options),
         }
         beside = options.get("beside")

@@ -37,6 +37,16 @@ def contents(store: SsdStore, table: str) -> dict[int, bytes]:
     return found
 
 
+def rows_by_key(store: SsdStore, table: str, keys: np.ndarray) -> tuple[bytes, bytes]:
+    """Which of the keys have a row, and the rows."""
+    images = np.zeros((len(keys), store.schemas[table].row_bytes), np.uint8)
+    found = np.empty(len(keys), np.uint8)
+    store.fetch(table, keys, images, found)
+    assert store.contains(table, keys).tobytes() == found.tobytes()
+    images[found == 0] = 0
+    return found.tobytes(), images.tobytes()
+
+
 def do(server: hps.ParameterServer, verb: str, what: object) -> None:
     if verb == "push":
         push(server, np.array(what, np.uint64), 1.0)
@@ -63,22 +73,32 @@ def test_the_index_is_that_of_the_checkpoint(steps: list[tuple[str, object]]) ->
             push(server, np.arange(first, first + 2000, dtype=np.uint64), 1.0, "users")
             server.checkpoint()
         path = server.config.path
-        with SsdStore.open(path, [], read_only=True) as before:
+        with (
+            SsdStore.open(path, [], read_only=True) as before,
+            SsdStore.open(path, [], read_only=True) as lender,
+        ):
             for verb, what in steps:
                 do(server, verb, what)
             server.checkpoint()
+            sharing = {"beside": lender, "shares_index": True}
             with (
                 SsdStore.open(path, [], read_only=True) as alone,
                 SsdStore.open(path, [], read_only=True, beside=before) as beside,
+                SsdStore.open(path, [], read_only=True, **sharing) as sharer,
+                SsdStore.open(path, [], read_only=True, beside=lender) as later,
             ):
                 for table in ("ads", "users"):
                     expected = contents(alone, table)
-                    assert contents(beside, table) == expected
+                    assert contents(beside, table) == contents(sharer, table) == expected
+                    assert contents(later, table) == expected  # read anew
                     keys = np.arange(0, 6400, dtype=np.uint64)
                     there = [int(key) in expected for key in keys]
                     assert beside.contains(table, keys).tolist() == there
                     own, other = (one.stats()["tables"][table] for one in (beside, alone))
                     assert own["live_bytes"] == other["live_bytes"]
+                    assert rows_by_key(sharer, table, keys) == rows_by_key(alone, table, keys)
+                    assert rows_by_key(lender, table, keys) == rows_by_key(before, table, keys)
+                    assert lender.num_rows(table) == before.num_rows(table)
 
 
 def test_little_is_read_where_little_has_changed(tmp_path: Path) -> None:
