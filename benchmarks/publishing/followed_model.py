@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -33,19 +34,33 @@ class Trained:
     """
 
     def __init__(self, folder: Path, num_rows: int, dim: int) -> None:
-        self.log, self.path = folder / "log.tsv", folder / "store"
-        LogWriter(GeneratorConfig(examples=20_000, keys=50_000), "criteo", 1).write(self.log)
-        train(TrainOptions(data=[self.log], store=self.path, dim=dim, dram="256MiB"))
-        self._dram = int(1.4 * num_rows * (4 * dim + 96)) + (64 << 20)
-        self._random = np.random.default_rng(1)
+        log, path = folder / "log.tsv", folder / "store"
+        LogWriter(GeneratorConfig(examples=20_000, keys=50_000), "criteo", 1).write(log)
+        train(TrainOptions(data=[log], store=path, dim=dim, dram="256MiB"))
+        (folder / "rows.txt").write_text(f"{num_rows} {dim}")
+        self._take(folder)
         with self.opened() as server:
-            (self.table,) = server.tables
-            self.dim = server.tables[self.table].dim
-            self.keys = np.arange(num_rows, dtype=np.uint64) << np.uint64(20)
             for first in range(0, num_rows, _PIECE):
                 keys = self.keys[first : first + _PIECE]
                 server.assign(self.table, keys, self._values(len(keys)))
             self.save(server)
+
+    @classmethod
+    def again(cls, folder: Path) -> Self:
+        """One that was made before."""
+        made = cls.__new__(cls)
+        made._take(folder)
+        return made
+
+    def _take(self, folder: Path) -> None:
+        self.log, self.path = folder / "log.tsv", folder / "store"
+        num_rows, dim = map(int, (folder / "rows.txt").read_text().split())
+        self.keys = np.arange(num_rows, dtype=np.uint64) << np.uint64(20)
+        self._dram = int(1.4 * num_rows * (4 * dim + 96)) + (64 << 20)
+        self._random = np.random.default_rng(1)
+        with hps.open(self.path) as server:
+            (self.table,) = server.tables
+            self.dim = server.tables[self.table].dim
 
     @contextmanager
     def opened(self) -> Iterator[ParameterServer]:

@@ -26,6 +26,7 @@ from hps.serving.server import ModelServer, ModelServerOptions
 from hps.train.model import Model
 from hps.types import Batch
 
+TENTH = "tenth="  # and the bytes of memory that a tenth of the rows takes
 NAME = "bench"
 
 
@@ -57,9 +58,11 @@ def main(store: str, kind: str, threads: str) -> None:
     """Serves until standard input ends."""
     torch.set_num_threads(int(threads))
     keys = torch.load(Path(store) / KEYS_FILE, weights_only=True)
-    with Model.load(Path(store) / "store", dram=DRAM) as model:
+    is_tenth = kind.startswith(TENTH)
+    dram = int(kind.removeprefix(TENTH)) if is_tenth else DRAM
+    with Model.load(Path(store) / "store", dram=dram) as model:
         scores: Any = model
-        if kind == "hps":
+        if kind == "hps" or is_tenth:
             model.lookup(next(iter(model.features)), keys.numpy())  # all rows into memory
         elif kind == "torch":
             scores = TorchScores(model, keys)

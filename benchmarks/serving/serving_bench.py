@@ -3,7 +3,8 @@
 A DeepFM, 26 features of one key, all rows in memory, keys drawn Zipf 1.05 from those that are
 stored; a request holds keys and dense values as tensors. The torch model has the same weights in an
 nn.Embedding, and its requests hold ids that were made before. Where redis-server and onnxruntime
-are installed, a third one has its rows in Redis and the same dense part as an ONNX graph. The
+are installed, a third one has its rows in Redis and the same dense part as an ONNX graph. Last, hps
+with a tenth of the rows in memory is asked beside itself with all of them. The
 servers are processes that this one asks over loopback, in turn; `in process` there is none. Above
 it: benchmarks/run.py. Below it: filled_store.py, contender_server.py, redis_scores.py, hps.serving.
 """
@@ -27,7 +28,7 @@ import torch
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 from benchmarks.scoring.requests import PERCENTILES, milliseconds
-from benchmarks.serving.contender_server import NAME, TorchScores
+from benchmarks.serving.contender_server import NAME, TENTH, TorchScores
 from benchmarks.serving.filled_store import DRAM, fill_store
 from benchmarks.serving.redis_scores import RedisScores, absences, redis_with
 from hps.inference import open_inference_pb2 as pb
@@ -38,7 +39,9 @@ HPS, TORCH = "hps", "torch nn.Embedding behind the same front, ids made before"
 REDIS = "the ONNX graph over rows from Redis behind the same front"
 _NUM_REQUESTS = 64
 _NUM_DENSE, _NUM_FEATURES = 13, 26
-_FLOORS = {TORCH: 1 / 1.2, REDIS: 3.0}  # p99, over gRPC
+ALL_ROWS = "the same with all rows in memory"
+_FLOORS = {TORCH: 1 / 1.2, REDIS: 3.0, ALL_ROWS: 0.5}  # p99, over gRPC
+_MOST_REQUESTS = 1024  # so many others that a tenth of the rows is not all that is asked for
 
 Call = Callable[[int], Any]
 
@@ -54,13 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, in each server")
 
 
-def requests_of(keys: torch.Tensor, candidates: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def requests_of(
+    keys: torch.Tensor, candidates: int, count: int = _NUM_REQUESTS
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """(places [B, F] among the keys, dense [B, C]) of each request."""
     random = np.random.default_rng(1)
     weights = 1 / np.arange(1, len(keys) + 1) ** 1.05
     sums = np.cumsum(weights)
     found = []
-    for _ in range(_NUM_REQUESTS):
+    for _ in range(count):
         draws = random.random(candidates * _NUM_FEATURES) * sums[-1]
         places = np.searchsorted(sums, draws).reshape(candidates, _NUM_FEATURES)
         dense = random.random((candidates, _NUM_DENSE)).astype(np.float32)
@@ -170,7 +175,11 @@ def check_alike(contenders: dict[str, Contender]) -> None:
 
 
 def times_of(
-    calls: dict[str, Call], clients: int, num_calls: int, repetitions: int
+    calls: dict[str, Call],
+    clients: int,
+    num_calls: int,
+    repetitions: int,
+    num_requests: int = _NUM_REQUESTS,
 ) -> dict[str, dict[str, Samples]]:
     """Of each contender its percentiles, ms, a figure a repetition, in turn."""
     found: dict[str, dict[str, list[float]]] = {
@@ -178,7 +187,7 @@ def times_of(
     }
     for _ in range(repetitions):
         for name, call in calls.items():
-            taken = milliseconds(call, _NUM_REQUESTS, clients, max(1, num_calls // clients))
+            taken = milliseconds(call, num_requests, clients, max(1, num_calls // clients))
             for percentile, rank in PERCENTILES.items():
                 found[name][percentile].append(float(np.percentile(taken, rank)))
     return {
@@ -209,6 +218,46 @@ def rows_of(contenders: dict[str, Contender], options: dict[str, Any]) -> list[R
                     lower_is_better=True,
                 )
             )
+    return found
+
+
+def tenth_rows(
+    folder: Path, model: Model, keys: torch.Tensor, addresses: str, options: dict[str, Any]
+) -> list[Row]:
+    """A tenth of the rows in memory and the others on disk, beside all in memory; requests come
+    from so many that new rows are asked for again and again."""
+    (table,) = model.features
+    layout = model.server.tables[table].layout
+    dram = int(1.25 * len(keys) // 10 * layout.row_bytes)
+    count = _NUM_REQUESTS if options["candidates"] < 100 else _MOST_REQUESTS
+    requests = [
+        (keys[places], dense) for places, dense in requests_of(keys, options["candidates"], count)
+    ]
+    with server_of(folder, f"{TENTH}{dram}", options["threads"]) as own:
+        tenth = Contender(lambda number: None, own, requests, table)
+        whole = Contender(lambda number: None, (addresses, own[1]), requests, table)
+        for number in range(3):
+            assert np.allclose(tenth.over_grpc(number), whole.over_grpc(number), rtol=1e-5)
+        found = []
+        for clients in options["clients"]:
+            calls: dict[str, Call] = {"tenth": tenth.over_grpc, "whole": whole.over_grpc}
+            more = (clients, options["calls"], options["repetitions"], count)
+            times = times_of(calls, *more)
+            for percentile in PERCENTILES:
+                found.append(
+                    comparison_row(
+                        {
+                            "way": "gRPC, a tenth of the rows in memory",
+                            "clients": clients,
+                            "percentile": percentile,
+                        },
+                        "ms",
+                        times["tenth"][percentile],
+                        (ALL_ROWS, times["whole"][percentile]),
+                        floor=_FLOORS[ALL_ROWS] if percentile == "p99" else None,
+                        lower_is_better=True,
+                    )
+                )
     return found
 
 
@@ -246,8 +295,11 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
                     return scores.predict_with_version(batches[number])[0]
 
                 contenders[who] = Contender(in_process, addresses, requests, table)
+                if who == HPS:
+                    whole = addresses[0]
             check_alike(contenders)
             rows = rows_of(contenders, options)
+            rows += tenth_rows(folder, model, keys, whole, options)
     finally:
         torch.set_num_threads(threads_before)
     kept = ("rows", "dim", "candidates", "clients", "calls", "threads")

@@ -345,13 +345,17 @@ def _decoded(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
 
 
 def _mixed(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
-    """As `_decoded`, each piece from all over the file: rows lie there in the order of their
-    hashes, and a cache that is given neighbours fills one part of it after the other."""
+    """As `_decoded`, each piece drawn from all over the file: rows lie there in the order of their
+    hashes, and a cache that is given neighbours, or every n-th of them, fills some of its buckets
+    before others, and puts rows out that it has memory for."""
     codec = RowCodec(table.dtype, int(table.table["dim"]))
-    pieces = list(read_rows(path, codec.row_bytes))
+    pieces, random = list(read_rows(path, codec.row_bytes)), np.random.default_rng(0)
+    orders = [random.permutation(np.arange(len(keys), dtype=np.uint32)) for keys, _ in pieces]
     for first in range(len(pieces)):
-        keys = np.concatenate([keys[first :: len(pieces)] for keys, _ in pieces])
-        yield keys, codec.decode(np.concatenate([rows[first :: len(pieces)] for _, rows in pieces]))
+        drawn = [order[first :: len(pieces)] for order in orders]
+        found = list(zip(pieces, drawn, strict=True))
+        keys = np.concatenate([keys[places] for (keys, _), places in found])
+        yield keys, codec.decode(np.concatenate([rows[places] for (_, rows), places in found]))
 
 
 def _contiguous(rows: Images) -> Images:

@@ -13,6 +13,7 @@ import hps
 from hps.publish.destination import TakenError, open_destination
 from hps.publish.publisher import Publisher
 from hps.publish.version import listed_versions, load_version
+from hps.train.published_rows import PublishedRows
 from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
 
 
@@ -405,7 +406,6 @@ def test_an_attempt_that_fails_again_and_again_does_not_cost_the_lineage(
 
 
 def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
-    from hps.train.published_rows import PublishedRows
 
     place, cache = tmp_path / "pub", tmp_path / "cache"
     cache.mkdir()
@@ -424,7 +424,6 @@ def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
 
 
 def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> None:
-    from hps.train.published_rows import PublishedRows
 
     place, cache = tmp_path / "pub", tmp_path / "cache"
     cache.mkdir()
@@ -442,3 +441,23 @@ def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> N
         elsewhere = open_destination(tmp_path / "elsewhere")
         with PublishedRows.open(elsewhere, None, cache, "16MiB"):
             assert len(list(cache.glob("rows-*"))) == 3  # of two places
+
+
+def test_a_follower_keeps_all_rows_in_memory_that_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are published in the order in which a cache holds them."""
+    monkeypatch.setattr("hps.publish.version_writer._PIECE_ROWS", 4096)
+    num_rows = 300_000
+    with a_server(tmp_path / "store", dram="64MiB") as server:
+        rows = np.ones((num_rows, server.tables["ads"].dim), np.float32)
+        server.assign("ads", np.arange(num_rows, dtype=np.uint64) << np.uint64(20), rows)
+        server.publish(tmp_path / "pub")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    place = open_destination(tmp_path / "pub")
+    with PublishedRows.open(place, None, cache, "64MiB") as followed:
+        held = followed.server.stats()["dram_cache"]
+        row_bytes = followed.server.tables["ads"].layout.row_bytes
+    assert held["rows"] > 0.999 * num_rows and held["evictions"] < num_rows // 1000
+    assert held["bytes"] < num_rows * (row_bytes + 5) / 0.8  # marks; buckets are not full
