@@ -460,4 +460,4 @@ def test_a_follower_keeps_all_rows_in_memory_that_there_is_memory_for(
         held = followed.server.stats()["dram_cache"]
         row_bytes = followed.server.tables["ads"].layout.row_bytes
     assert held["rows"] > 0.999 * num_rows and held["evictions"] < num_rows // 1000
-    assert held["bytes"] < num_rows * (row_bytes + 5) / 0.8  # marks; buckets are not full
+    assert held["bytes"] < num_rows * (row_bytes + 5) / 0.6  # marks; a table grows in steps
