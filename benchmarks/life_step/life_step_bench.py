@@ -15,21 +15,25 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 
 import hps
 from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
+from benchmarks.common.narrow_step import NarrowStep
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, scratch_server
 from benchmarks.common.timing import Samples, StepTimer, interleave
 from benchmarks.life_step.cold_records import cold_row
 
 OFF = "off"
+NARROW = "bfloat16 rows, outputs and gradients"
 NEVER = hps.Admission(count=2**24)  # that no key of a run reaches
 SETTINGS: dict[str, dict[str, Any]] = {
     "statistics": {"statistics": True},
     "expiry": {"expiry": hps.Expiry(unseen=30, min_score=0.01)},
     "admission": {"admission": NEVER},
     "bfloat16 rows": {"dtype": "bfloat16"},
+    NARROW: {"dtype": "bfloat16"},
 }
 FLOORS = {
     ("statistics", 16): 0.85,
@@ -39,6 +43,7 @@ FLOORS = {
     ("admission", 16): 0.85,
     ("admission", 64): 0.85,
     ("bfloat16 rows", 64): 1.1,
+    (NARROW, 64): 1.3,
 }
 PERIOD = "a period begins"
 PERIOD_SECONDS = 0.05  # at most, with ten million rows
@@ -69,6 +74,15 @@ def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
     return ranked[:low]
 
 
+def narrow_step_of(
+    server: Any, batches: list[np.ndarray], grads: np.ndarray
+) -> Callable[[int], None]:
+    """As step_of, with output and gradients in bfloat16."""
+    keys = [torch.from_numpy(batch.view(np.int64)) for batch in batches]
+    narrow_step = NarrowStep(server, torch.from_numpy(grads))
+    return lambda place: narrow_step(keys[place])
+
+
 def step_of(server: Any, batches: list[np.ndarray], grads: np.ndarray) -> Callable[[int], None]:
     """A step on the batch of that number."""
     out = np.empty_like(grads)
@@ -95,7 +109,8 @@ def cell(rows: int, dim: int, threads: int, examples: int, repetitions: int) -> 
             budget = 4 * rows * table.layout.row_bytes + 2**24
             server = servers.enter_context(scratch_server(table, budget, threads))
             insert(server, common if "admission" in options else np.unique(np.concatenate(batches)))
-            timer = StepTimer(step_of(server, batches, grads), _BATCHES, _BATCHES)
+            make = narrow_step_of if name == NARROW else step_of
+            timer = StepTimer(make(server, batches, grads), _BATCHES, _BATCHES)
             contenders[name] = timer.median_seconds
         samples = interleave(contenders, repetitions)
     return [
