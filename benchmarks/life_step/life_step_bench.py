@@ -1,5 +1,5 @@
 """What the life of its rows, and narrow rows, cost a table in a step: a pull and a push of the same
-batch; what a new period costs a table with expiry; and records of waiting keys on SSD.
+batch; what a new period costs a table with expiry; records of waiting keys on SSD; and narrow rows that are read from there.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
 in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. When a
@@ -24,6 +24,7 @@ from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, scratch_server
 from benchmarks.common.timing import Samples, StepTimer, interleave
 from benchmarks.life_step.cold_records import cold_row
+from benchmarks.life_step.cold_rows import FLOOR, cold_rows_row
 
 OFF = "off"
 NARROW = "bfloat16 rows, outputs and gradients"
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--period-rows", type=int, default=10_000_000)
     parser.add_argument("--cold-keys", type=int, default=2_000_000)
+    parser.add_argument("--cold-rows", type=int, default=500_000)
 
 
 def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
@@ -162,7 +164,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         rows, repetitions, examples, cells = 3000, 2, 32, [(16, 1)]
         options["period_rows"] = 3000
-        options["cold_keys"] = 3000
+        options["cold_keys"] = options["cold_rows"] = 3000
     found: list[Row] = []
     for dim, threads in cells:
         found += cell(rows, dim, threads, examples, repetitions)
@@ -171,10 +173,15 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     sizes = (8, 3) if smoke else (512, 40)
     for threads in sorted({threads for _, threads in cells}):
         found.append(cold_row(options["cold_keys"], threads, sizes, repetitions))
+    cold_rows = options["cold_rows"]
+    for threads in sorted({threads for _, threads in cells}):
+        found.append(cold_rows_row(cold_rows, cold_rows // 250, threads, repetitions, None))
+        found.append(cold_rows_row(cold_rows, cold_rows // 25, threads, repetitions, FLOOR))
     axes = {
         "rows": rows,
         "period_rows": options["period_rows"],
         "cold_keys": options["cold_keys"],
+        "cold_rows": options["cold_rows"],
         "examples": examples,
         "features": FEATURES,
         "waiting": WAITING,
