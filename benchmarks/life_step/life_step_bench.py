@@ -1,5 +1,6 @@
 """What the life of its rows, and narrow rows, cost a table in a step: a pull and a push of the same
-batch; what a new period costs a table with expiry; records of waiting keys on SSD; and narrow rows that are read from there.
+batch; what a new period costs a table with expiry; records of waiting keys on SSD; and narrow rows
+that are read from there.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
 in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. When a
