@@ -14,6 +14,7 @@ from hps.errors import ConfigError, HpsError
 from hps.stops import Stops
 
 if TYPE_CHECKING:
+    from hps.publish.origin import C
     from hps.publish.publisher import Publisher
     from hps.train.checkpoint_graphs import CheckpointGraphs
 
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--every publishes the newest checkpoint; leave --checkpoint out")
     from hps.publish.options import PublishOptions  # numpy and pyarrow take their time to import
     from hps.publish.publisher import Publisher
+    from hps.publish.store_origin import StoreOrigin
 
     options = PublishOptions(
         dtype=arguments.dtype,
@@ -93,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         graph=_graphs(arguments),
     )
     out = stream_for_people(arguments.json)
-    with Publisher(arguments.store, arguments.url, options) as publisher:
+    with Publisher(StoreOrigin(arguments.store), arguments.url, options) as publisher:
         made = publisher.publish(arguments.checkpoint)
         _tell(made, arguments.url, out)
         write_json(arguments.json, made)
@@ -122,7 +124,7 @@ def _is_asked_within(stops: Stops, seconds: float) -> bool:
     return bool(stops.asked)
 
 
-def _publish_again(publisher: "Publisher", url: str, out: TextIO) -> None:
+def _publish_again(publisher: "Publisher[C]", url: str, out: TextIO) -> None:
     try:
         made = publisher.publish()
     except HpsError as error:  # the next look may do better

@@ -17,6 +17,8 @@ from hps.parameter_server.tables import Tables
 from hps.publish.graph import DenseGraph, FixedGraph, GraphMaker, ModuleGraph
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+from hps.publish.source import Source
+from hps.publish.store_origin import StoreOrigin
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,7 @@ class Publishing:
         self._tables = tables
         self._checkpoints = checkpoints
         self._lock = threading.Lock()  # of the publishers; a version is made by one thread
-        self._publishers: dict[tuple[str, str], Publisher] = {}
+        self._publishers: dict[tuple[str, str], Publisher[Source]] = {}
 
     def publish(
         self, place: str, model: "ModelState | torch.nn.Module | None", options: dict[str, Any]
@@ -51,7 +53,7 @@ class Publishing:
             key = place, repr(asked.described())
             publisher = self._publishers.get(key)
             if publisher is None:
-                publisher = Publisher(self._tables.config.path, place, asked)
+                publisher = Publisher(StoreOrigin(self._tables.config.path), place, asked)
                 self._publishers[key] = publisher
             publisher.options = asked
             return publisher.publish(checkpoint)

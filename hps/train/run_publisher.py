@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Self
 from hps.common.json_text import Json
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+from hps.publish.source import Source
+from hps.publish.store_origin import StoreOrigin
 from hps.train.checkpoint_graphs import CheckpointGraphs
 from hps.train.ranks import TrainingRanks
 
@@ -43,7 +45,7 @@ class RunPublisher:
         self.done: list[Json] = []
         self.error: str | None = None
         self._say = say
-        self._publisher: Publisher | None = None
+        self._publisher: Publisher[Source] | None = None
         self._changed = threading.Condition()
         self._wanted: int | None = None  # examples that the newest checkpoint has seen
         self._is_over = False
@@ -55,7 +57,7 @@ class RunPublisher:
             if options.publish_onnx:
                 self._graphs = CheckpointGraphs(options.store)
             asked = PublishOptions(graph=self._graphs)
-            self._publisher = Publisher(options.store, options.publish, asked)
+            self._publisher = Publisher(StoreOrigin(options.store), options.publish, asked)
 
     def begin(self, trainer: "Trainer") -> None:
         """The run's model is there: publishing may begin.

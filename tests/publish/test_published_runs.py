@@ -12,6 +12,7 @@ import hps
 from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import listed_versions
 from hps.service.client.options import ClientConfig
 from hps.train import TrainOptions, train
@@ -75,7 +76,7 @@ def test_the_folder_of_ranks_is_published_by_what_changed(ranks: Nursery, tmp_pa
     logs = [write_log(tmp_path / f"{day}.libsvm", day, 800) for day in (1, 2)]
     flags = ["--store", str(store), "--dim", "4", "--hidden", "8", "--batch-size", "100"]
     flags += ["--dram", "16MiB", "--threads", "1"]
-    with Publisher(store, place) as publisher:
+    with Publisher(StoreOrigin(store), place) as publisher:
         for log, more in zip(logs, ([], ["--resume", "--new-data"]), strict=True):
             ranks.figures(Job(["train", str(log), *flags, *more], 2))
             made = publisher.publish()
