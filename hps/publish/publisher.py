@@ -64,6 +64,7 @@ class Publisher(Generic[C]):
         self._destination = open_destination(place)
         self.options = options or PublishOptions()
         self._before: C | None = None
+        self._pinned: float | None = None  # when that was created which has the name; None: unknown
         self._known: list[Version] = []  # the chain of the newest version
         self.pin = f"published-{hashlib.sha256(self._destination.shown.encode()).hexdigest()[:8]}"
 
@@ -129,15 +130,19 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
-        # First, so that it is still there by the time that the version is.
+        # First, so that it is still there by the time that the version is. What the newest version
+        # is of comes before it, where an attempt that failed has taken the name from it: of those
+        # that had the name the last two are kept.
+        if before is not None and self._pinned != before.created:
+            self._origin.pin(before, self.pin)
+        self._pinned = None
         self._origin.pin(after, self.pin)
+        self._pinned = after.created
         try:
             follows = newest if before is not None else None
             version = work.make(follows, before, self._wants_base(newest, before))
         except BaseException:
             work.drop()
-            if before is not None:  # however often this fails, it is what the next one follows
-                self._origin.pin(before, self.pin)
             raise
         try:
             _commit(self._destination, version)
@@ -169,9 +174,6 @@ class Publisher(Generic[C]):
         if before is None:
             return f"checkpoint {source['checkpoint']!r}, published last, is gone", None
         self._keep_open(before)
-        # A publisher that was killed may have given the name to another one since: of those that
-        # had it two are kept, this one and the one that is published now.
-        self._origin.pin(before, self.pin)
         return "", before
 
     def _chain(self, newest: Version) -> list[Version]:

@@ -26,7 +26,10 @@ SLOW = 10.0  # calls that go over whole tables may take so many deadlines
 _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 # Of the store, not of this client: they go on where its session cannot, so that a restore can help.
 _WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
-_QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
+_QUICK = (
+    *("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable", "MoveName"),
+    *("DescribePart", "PublishPart", "DropPart"),
+)
 
 R = TypeVar("R", bound=Message)
 
@@ -115,11 +118,13 @@ class Connections:
         reply: type[R],
         sessions: Sequence[Session] | None = None,
         seen: Callable[[int, bytes], None] | None = None,
+        until: float | None = None,
     ) -> list[R]:
-        """As `ask_all`, with a request of its own for each shard."""
+        """As `ask_all`, with a request of its own for each shard; `until` is another deadline than
+        that of the configuration."""
         chosen = self.sessions if sessions is None else sessions
         is_slow = method not in _QUICK
-        until = self.until(is_slow)
+        until = self.until(is_slow) if until is None else until
         calls = [
             Request(
                 session,
