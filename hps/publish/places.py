@@ -62,8 +62,8 @@ def _plain(place: str, what: str) -> str:
         raise ConfigError(f"{what}: a place of more than {_MOST_BYTES} bytes: {shown[:80]}...")
     if shown.rstrip("/") != place.rstrip("/"):
         raise ConfigError(
-            f"{what}: {shown}: a server takes no login from a URL; give it credentials in its "
-            "environment"
+            f"{what}: {shown}: a server takes no login and no query from a URL; give it "
+            "credentials in its environment"
         )
     scheme, _, rest = place.partition("://") if is_url(place) else ("", "", place)
     if scheme.lower() in _LOCAL:
