@@ -162,6 +162,33 @@ def test_one_shard_that_can_make_no_delta_makes_the_whole_version_a_base(tmp_pat
         assert served(place, tmp_path / "a") == rows_of(client)
 
 
+def test_shards_of_rocksdb_make_bases_alone(tmp_path: Path) -> None:
+    pytest.importorskip("rocksdict")
+    place = tmp_path / "pub"
+    config = hps.SsdStoreConfig(engine="rocksdb")
+    with a_service(tmp_path, ssd=config) as made, made.client() as client:
+        for step in range(2):
+            push(client, MANY, 1.0)
+            told = client.publish(place)
+            assert told["kind"] == "base"
+            assert served(place, tmp_path / f"{step}") == rows_of(client)
+        assert "engine 'rocksdb' cannot tell" in told["why_base"]
+
+
+def test_a_place_on_s3_has_the_files_of_all_servers(s3: str, tmp_path: Path) -> None:
+    place = f"{s3}/ctr/live"
+    with a_service(tmp_path, publish_to=(f"{s3}/ctr",)) as made, made.client() as client:
+        push(client, MANY, 1.0)
+        assert client.publish(place)["kind"] == "base"
+        push(client, keys_of(1, 5000), 1.0)
+        client.erase("ads", keys_of(9))
+        told = client.publish(place)
+        assert (told["kind"], told["changed"], told["removed"]) == ("delta", 2, 1)
+        assert served(place, tmp_path / "a") == rows_of(client)
+        folder = load_version(open_destination(place), 2).folder
+        assert all("-s" in name for name in open_destination(place).folders(folder))
+
+
 def test_why_a_version_cannot_follow_names_the_shard() -> None:
     def parts(**other: Any) -> list[publishing_pb2.DescribePartReply]:
         told = {"store": "a", "lineage": "l", "can_follow": True, "rules": "r"}

@@ -28,7 +28,7 @@ _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 _WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
 _QUICK = (
     *("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable", "MoveName"),
-    *("DescribePart", "PublishPart", "DropPart"),
+    *("DescribePart", "PublishPart"),
 )
 
 R = TypeVar("R", bound=Message)
@@ -118,13 +118,11 @@ class Connections:
         reply: type[R],
         sessions: Sequence[Session] | None = None,
         seen: Callable[[int, bytes], None] | None = None,
-        until: float | None = None,
     ) -> list[R]:
-        """As `ask_all`, with a request of its own for each shard; `until` is another deadline than
-        that of the configuration."""
+        """As `ask_all`, with a request of its own for each shard."""
         chosen = self.sessions if sessions is None else sessions
         is_slow = method not in _QUICK
-        until = self.until(is_slow) if until is None else until
+        until = self.until(is_slow)
         calls = [
             Request(
                 session,

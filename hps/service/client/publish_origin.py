@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from hps.checkpoint.blobs import ModelState, table_from_json
 from hps.common.json_text import Json, JsonView, parse_json
 from hps.config import TableConfig
-from hps.errors import ConfigError, CorruptionError, HpsError, RemoteError, StoreError
+from hps.errors import ConfigError, CorruptionError, RemoteError, StoreError
 from hps.publish.options import PublishOptions
 from hps.publish.table_files import TableFiles, VersionFolder
 from hps.service.client.checkpoints import RemoteParts, ShardsCheckpoint
@@ -296,15 +296,16 @@ class ServiceOrigin:
                     )
 
     def _drop(self, folder: str) -> None:
-        request = parts_pb.DropPartRequest(place=self._place, folder=folder)
-        count = len(self._connections.sessions)
-        with suppress(HpsError):  # who is not reached ends it by itself
-            self._connections.ask_each(
-                "DropPart",
-                [request] * count,
-                parts_pb.DropPartReply,
-                until=time.monotonic() + _DROP_SECONDS,
-            )
+        """Once, past the sessions: what a call has to tell of them is for one that is waited for.
+        A shard that is not reached ends its writing by itself."""
+        request = parts_pb.DropPartRequest(place=self._place, folder=folder).SerializeToString()
+        started = [
+            session.transport.start("DropPart", request, _DROP_SECONDS)
+            for session in self._connections.sessions
+        ]
+        for pending in started:
+            with suppress(Failure):
+                pending.reply()
 
     def _to_describe(self, created: float | None) -> parts_pb.DescribePartRequest:
         return parts_pb.DescribePartRequest(place=self._place, created=created)
