@@ -51,6 +51,15 @@ def is_data_folder(name: str) -> bool:
     return _FOLDER.fullmatch(name) is not None
 
 
+def number_of(folder: str) -> int:
+    """The number of the version that a folder of data was made for.
+
+    >>> number_of("data/00000007-1f2e3d4c")
+    7
+    """
+    return int(folder.removeprefix(f"{DATA}/").partition("-")[0])
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """One file of a version's data.

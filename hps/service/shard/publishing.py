@@ -25,7 +25,7 @@ from hps.publish.destination import Destination, open_destination
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
-from hps.publish.version import is_data_folder
+from hps.publish.version import file_of, is_data_folder, number_of
 from hps.service.shard.core import ServedStore
 from hps.ssd_store.store import SsdStore
 
@@ -34,6 +34,7 @@ ABANDONED_SECONDS = 60.0  # after which a writing ends that nobody has asked for
 _MOST_ENDED = 16  # writings whose end is remembered
 _MOST_KEPT = 2  # places whose checkpoint that was published last stays open
 _KEPT_SECONDS = 600.0  # for which it does
+_OWN_FILE = r"(?:rows|changed|removed)-.+-s{index}-[0-9a-f]{{6}}-\d+\.arrow"
 _ATTEMPTS = 3  # to open a checkpoint whose id a compaction changes meanwhile
 
 
@@ -295,13 +296,18 @@ class ShardPublishing:
             return files
 
     def _remove_leftovers(self, destination: Destination, folder: str) -> None:
-        """Of this shard's process before, which was killed while it wrote there."""
-        own = re.compile(
-            rf"(?:rows|changed|removed)-.+-s{self._store.index}-[0-9a-f]{{6}}-\d+\.arrow"
-        )
-        for name in destination.folders(folder):
-            if own.fullmatch(name):
-                destination.remove(f"{folder}/{name}")
+        """Of this shard's process before, which was killed while it wrote there; not of a version
+        that is visible."""
+        own = re.compile(_OWN_FILE.format(index=self._store.index))
+        leftovers = [name for name in destination.folders(folder) if own.fullmatch(name)]
+        if not leftovers:
+            return
+        number = number_of(folder)
+        with suppress(FileNotFoundError):
+            destination.read(file_of(number))
+            raise ConfigError(f"publish: version {number} is published already at {folder}")
+        for name in leftovers:
+            destination.remove(f"{folder}/{name}")
 
     def _open(
         self,

@@ -194,6 +194,13 @@ def test_a_process_that_was_killed_leaves_files_that_its_next_one_removes(
     writing = shard.write_part(order, 60)
     own = [file.name.rpartition("/")[2] for one in writing.files or () for file in one.files]
     assert names(tmp_path / "pub", order) == sorted([*others, *own])
+    # Of a version that is visible nothing is touched, whoever asks for its folder.
+    (tmp_path / "pub" / "version-00000001.json").write_text("{}")
+    shard.drop_part("elsewhere", order.folder, 0)
+    shard.parts.publishing._writings.clear()  # as another process
+    refused = shard.write_part(order, 60)
+    assert "version 1 is published already" in str(refused.error)
+    assert names(tmp_path / "pub", order) == sorted([*others, *own])
 
 
 def test_what_was_published_last_stays_open_for_a_while(
