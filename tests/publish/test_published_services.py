@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps.RemoteParameterServer.publish over real shards a
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import hps
 from hps.publish.destination import open_destination
+from hps.publish.table_files import HashedFile
 from hps.publish.version import chain_of, listed_versions, load_version
 from hps.service.client.checkpoints import ShardsCheckpoint
 from hps.service.client.publish_origin import ServiceCheckpoint
@@ -248,7 +250,7 @@ def test_narrow_types_tables_and_the_dense_part_go_with_it(tmp_path: Path) -> No
         version = load_version(open_destination(place), 1)
         assert [table.name for table in version.tables] == ["ads", "users"]
         assert version.tables[0].dtype == "bfloat16" and version.model is not None
-        with pytest.raises(hps.ConfigError, match="there is no table 'nope'"):
+        with pytest.raises(hps.ConfigError, match=r"^publish: there is no table 'nope'"):
             client.publish(place, tables=["nope"])
 
 
@@ -292,6 +294,31 @@ def test_servers_that_write_to_other_disks_are_found_before_anything_is_visible(
         assert not listed_versions(open_destination(tmp_path / "pub"))
 
 
+def test_a_shard_that_cannot_write_is_named_and_the_next_version_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, write = tmp_path / "pub", HashedFile.write
+
+    def fail(file: HashedFile, data: Any) -> int:
+        if "-s1-" in file.stored().name:
+            raise OSError(28, "no space left")
+        return write(file, data)
+
+    with a_service(tmp_path) as made, made.client() as client:
+        push(client, MANY, 1.0)
+        client.publish(place)
+        push(client, MANY[:40], 1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(HashedFile, "write", fail)
+            with pytest.raises(hps.StoreError, match=r"shard 1 \(.*cannot write .*no space left"):
+                client.publish(place)
+        assert listed_versions(open_destination(place)) == [1]
+        assert len(open_destination(place).folders("data")) == 1
+        told = client.publish(place)
+        assert (told["version"], told["kind"], told["changed"]) == (2, "delta", 40)
+        assert served(place, tmp_path / "a") == rows_of(client)
+
+
 def test_a_server_of_an_older_hps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hps.service.client.errors import Failure
 
@@ -313,10 +340,6 @@ def test_a_server_of_an_older_hps_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_changes_go_on_while_servers_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The destination takes nothing until the client has pushed, pulled and taken checkpoints."""
-    import threading
-
-    from hps.publish.table_files import HashedFile
-
     may_go, is_there = threading.Event(), threading.Event()
     write = HashedFile.write
 

@@ -189,21 +189,22 @@ class ServiceOrigin:
 
     def find(self, source: JsonView, after: ServiceCheckpoint) -> ServiceCheckpoint | None:
         """As Origin; None also where a shard lacks its part."""
-        created = [one["created"] for one in source["shards"]]
-        for whole in self._checkpoints.kept():
-            if [info.created for info in whole.parts] == created:
-                return ServiceCheckpoint(whole)
-        return None
+        whole = self._kept(float(source["created"]))
+        return None if whole is None else ServiceCheckpoint(whole)
 
     def pin(self, checkpoint: ServiceCheckpoint, name: str) -> None:
         """As Origin: by a promoted name, which keeps the parts on all shards."""
-        for whole in self._checkpoints.kept():
-            if whole.info.created == checkpoint.created:
-                self._names.promote(int(whole.info.id), name)
-                return
-        raise ConfigError(
-            f"publish: checkpoint {checkpoint.name!r} was deleted meanwhile; publish again"
-        )
+        whole = self._kept(checkpoint.created)
+        if whole is None:
+            raise ConfigError(
+                f"publish: checkpoint {checkpoint.name!r} was deleted meanwhile; publish again"
+            )
+        self._names.promote(int(whole.info.id), name)
+
+    def _kept(self, created: float) -> ShardsCheckpoint | None:
+        """The checkpoint of which shard 0's part was created then, if all shards have theirs."""
+        kept = self._checkpoints.kept()
+        return next((whole for whole in kept if whole.info.created == created), None)
 
     def write(
         self,
