@@ -27,6 +27,7 @@ from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 from benchmarks.serving.serving_bench import batch_of
 from benchmarks.ssd_store.page_cache import drop, files_under
+from benchmarks.ssd_store.page_cache import warm as warm_files
 from hps.cli.main import main as hps_main
 from hps.train import TrainOptions, train
 from hps.train.model import Model
@@ -134,8 +135,11 @@ def timed(model: Model, batches: Sequence[Batch], files: Sequence[Path]) -> list
     return found
 
 
-def ways(stores: Stores, options: dict[str, Any]) -> dict[str, list[float]]:
-    """Milliseconds of the calls of each way."""
+def ways(
+    stores: Stores, options: dict[str, Any], reads: dict[str, list[float]]
+) -> dict[str, list[float]]:
+    """Milliseconds of the calls of each way; into `reads`, of a mean call of one stage, the rows
+    that the store gave and the seconds in which it did."""
     table, warm = stores.table, stores.requests[: options["warm_up"]]
     asked = stores.requests[options["warm_up"] :][: options["calls"]]
     whole = [one.batch(table) for one in asked]
@@ -145,28 +149,33 @@ def ways(stores: Stores, options: dict[str, Any]) -> dict[str, list[float]]:
         for one in stores.requests:
             model.predict(one.batch(table))
         found[ALL] = timed(model, whole, [])
-    first_stage = []
     with Model.load(stores.hot, dram=_ALL_DRAM) as model:
         for one in stores.requests:
             model.predict(one.batch(table))
         found["first"] = timed(model, whole, [])
         first_stage = [model.predict(batch) for batch in whole]
-    row_bytes = _row_bytes(stores, options["dim"])
-    few = stores.num_hot * row_bytes
-    for name, cold_files in ((ONE_STAGE, files), (CACHED, [])):
+    few = stores.num_hot * _row_bytes(stores)
+    for name, cold_files in ((CACHED, []), (ONE_STAGE, files)):
+        warm_files(files)
         with Model.load(stores.whole, dram=few) as model:
             _warmed(model, warm, table)
+            before = model.server.stats()["ssd_store"]
             found[name] = timed(model, whole, cold_files)
+            after = model.server.stats()["ssd_store"]
+            reads[name] = [
+                (after[of] - before[of]) / len(whole) for of in ("hits", "fetch_seconds")
+            ]
     for second in options["second"]:
         chosen = [scores.topk(second).indices for scores in first_stage]
         some = [one.batch(table, part) for one, part in zip(asked, chosen, strict=True)]
+        warm_files(files)
         with Model.load(stores.whole, dram=few) as model:
             _warmed(model, warm, table)
             found[f"second {second}"] = timed(model, some, files)
     return found
 
 
-def _row_bytes(stores: Stores, dim: int) -> int:
+def _row_bytes(stores: Stores) -> int:
     with hps.open(stores.whole) as server:
         return int(server.tables[stores.table].layout.row_bytes)
 
@@ -203,7 +212,9 @@ def decisions(
 
 def rows_of(stores: Stores, options: dict[str, Any]) -> list[Row]:
     """Times, then decisions."""
-    times = ways(stores, options)
+    reads: dict[str, list[float]] = {}
+    times = ways(stores, options, reads)
+    means = {name: sum(times[name]) / len(times[name]) for name in reads}
     first = np.array(times.pop("first"))
     found: list[Row] = []
     two = {
@@ -226,6 +237,13 @@ def rows_of(stores: Stores, options: dict[str, Any]) -> list[Row]:
                 )
             )
     whole = Samples((1.0,))
+    for way, (rows, seconds) in reads.items():
+        keys = Samples((float(options["candidates"] * stores.requests[0].keys.shape[1]),))
+        axes = {"what": "rows read from the store, a call", "way": way}
+        found.append(comparison_row(axes, "rows", Samples((rows,)), ("keys of a call", keys)))
+        axes = {"what": "ms in the store, a mean call", "way": way}
+        mean = ("ms of a mean call", Samples((means[way],)))
+        found.append(comparison_row(axes, "ms", Samples((1000 * seconds,)), mean))
     for (k, second), (kept, same) in decisions(stores, options).items():
         way = f"top {k} of the {second} best of the first stage"
         for what, value in (
