@@ -17,12 +17,12 @@ from hps.publish.publisher import Publisher
 from hps.publish.source import Source
 from hps.publish.store_origin import StoreOrigin
 from hps.service.client.options import ClientConfig
-from hps.service.client.parameter_server import RemoteParameterServer
-from hps.service.client.publish_origin import ServiceCheckpoint
 from hps.train.checkpoint_graphs import CheckpointGraphs
 from hps.train.ranks import TrainingRanks
 
 if TYPE_CHECKING:
+    from hps.service.client.parameter_server import RemoteParameterServer
+    from hps.service.client.publish_origin import ServiceCheckpoint
     from hps.train.options import TrainOptions
     from hps.train.trainer import Trainer
 
@@ -69,9 +69,11 @@ class RunPublisher:
 
     def _of_servers(
         self, remote: ClientConfig, place: str, asked: PublishOptions
-    ) -> Publisher[ServiceCheckpoint]:
+    ) -> "Publisher[ServiceCheckpoint]":
         """By a client of its own: what the other one's calls are told is for who trains. It changes
         no row, and so needs no name."""
+        from hps.service.client.parameter_server import RemoteParameterServer  # imports gRPC
+
         self._client = client = RemoteParameterServer.of(replace(remote, client_id=None))
         try:
             client.publishing.check(place)  # before anything is trained
