@@ -15,6 +15,7 @@ import pytest
 
 import hps
 from hps.publish.destination import open_destination
+from hps.publish.options import PublishOptions
 from hps.publish.table_files import HashedFile
 from hps.publish.version import chain_of, listed_versions, load_version
 from hps.service.client.checkpoints import ShardsCheckpoint
@@ -368,12 +369,45 @@ def test_changes_go_on_while_servers_write(tmp_path: Path, monkeypatch: pytest.M
         assert served(tmp_path / "pub", tmp_path / "a") == published != rows_of(client)
 
 
+def test_servers_that_do_not_get_on_are_given_up_and_nothing_of_theirs_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hps.service.client import publish_origin
+
+    may_go, write = threading.Event(), HashedFile.write
+
+    def stuck(file: HashedFile, data: Any) -> int:
+        if "-s1-" in file.stored().name:
+            assert may_go.wait(60)
+        return write(file, data)
+
+    place = tmp_path / "pub"
+    with a_service(tmp_path) as made, made.client() as client:
+        push(client, MANY, 1.0)
+        told: list[tuple[int, int]] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(HashedFile, "write", stuck)
+            patched.setattr(publish_origin, "SLOW", 0.005)  # 0.3 s of a deadline of 60
+            patched.setattr(publish_origin, "_WAIT_MS", 20)
+            patched.setattr(publish_origin, "_DROP_SECONDS", 0.2)
+            with pytest.raises(hps.RemoteError, match=r"shards 1 \(.*\) have not got on for 0 s"):
+                client.publish(place)
+            (writing,) = made.shards[1].parts.publishing._writings.values()
+            may_go.set()
+            assert writing.wait(60) and "given up" in str(writing.error)
+        assert not list(place.glob("data/*/*")) and not listed_versions(open_destination(place))
+        asked = PublishOptions()
+        publisher = client.publishing.publisher(str(place), asked, lambda *now: told.append(now))
+        assert publisher.publish()["version"] == 1
+        assert told[-1][0] == len(MANY) and told[-1][1] > len(MANY) * 24
+
+
 def test_a_closed_client_and_two_publishers_are_told(servers: Service) -> None:
     place = servers.folder / "pub"
     with servers.client("a") as client, servers.client("b") as other:
         push(client, MANY, 1.0)
         client.publish(place)
-        commit = client.publishing.publisher(str(place), hps.publish.options.PublishOptions())
+        commit = client.publishing.publisher(str(place), PublishOptions())
         os.link(place / "version-00000001.json", place / "version-00000002.json")
         with pytest.raises(hps.CorruptionError, match="it is the file of version 1"):
             commit.publish()
