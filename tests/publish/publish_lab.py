@@ -12,9 +12,11 @@ import numpy as np
 import hps
 from hps.publish.destination import Destination, open_destination
 from hps.publish.version import Version, chain_of
+from hps.service.client.parameter_server import RemoteParameterServer
 from hps.train.published_rows import PublishedRows
 
 Rows = dict[int, bytes]
+AnyServer = hps.ParameterServer | RemoteParameterServer
 DIM = 4
 
 
@@ -49,7 +51,7 @@ def keys_of(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.uint64)
 
 
-def push(server: hps.ParameterServer, keys: np.ndarray, value: float, table: str = "ads") -> None:
+def push(server: AnyServer, keys: np.ndarray, value: float, table: str = "ads") -> None:
     """One update, of a gradient that tells keys apart."""
     dim = server.tables[table].dim
     grads = np.full((len(keys), dim), value, np.float32)
@@ -57,7 +59,7 @@ def push(server: hps.ParameterServer, keys: np.ndarray, value: float, table: str
     server.push(table, keys, grads)
 
 
-def rows_of(server: hps.ParameterServer, table: str = "ads") -> Rows:
+def rows_of(server: AnyServer, table: str = "ads") -> Rows:
     """Key -> weights, of every stored row."""
     found: Rows = {}
     for keys, rows in server.items(table):

@@ -20,6 +20,7 @@ from hps.checkpoint.blobs import table_to_json
 from hps.cli.main import main
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import PublishedTable, chain_of
 from hps.train import TrainOptions, train
 from hps.train.published_rows import PublishedRows, local_table
@@ -42,7 +43,7 @@ def write_log(path: Path, seed: int, examples: int = 600) -> Path:
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`store` of three days, `pub` with a version of each, and copies `store-1` ... of each day."""
     folder = tmp_path_factory.mktemp("days")
-    with Publisher(folder / "store", folder / "pub") as publisher:
+    with Publisher(StoreOrigin(folder / "store"), folder / "pub") as publisher:
         for day in range(1, 4):
             log = write_log(folder / f"day-{day}.libsvm", day)
             more = {} if day == 1 else {"resume": True, "new_data": True}

@@ -20,7 +20,7 @@ import hps
 from hps.publish.destination import open_destination
 from hps.publish.version import listed_versions
 from hps.train.published_rows import PublishedRows
-from tests.publish.publish_lab import Rows, a_table, push, rows_of, served
+from tests.publish.publish_lab import AnyServer, Rows, a_table, push, rows_of, served
 
 TABLES = (
     a_table(),
@@ -42,9 +42,9 @@ class PublishedHistory(RuleBasedStateMachine):
         self._num_caches = 0
         self._follower: PublishedRows | None = None
         self._tags: list[str] = []
-        self._server = self._opened()
+        self._server: AnyServer = self._opened()
 
-    def _opened(self) -> hps.ParameterServer:
+    def _opened(self) -> AnyServer:
         config = hps.Config(
             path=self._folder / "store",
             tables=TABLES,
@@ -82,6 +82,7 @@ class PublishedHistory(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
+        assert isinstance(self._server, hps.ParameterServer)
         self._server.compact()
 
     @rule(is_saved=st.booleans())

@@ -17,6 +17,7 @@ from hps.publish import publisher as publisher_module
 from hps.publish import version as version_module
 from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import chain_of, listed_versions
 from hps.train.published_rows import PublishedRows
 from tests.publish.publish_lab import a_server, keys_of, push, rows_of, served
@@ -77,7 +78,7 @@ def publish_and_die(
     with monkeypatch.context() as patched:
         patched.setattr(publisher_module, "open_destination", lambda place: mortal)
         options = publisher_module.PublishOptions(kind=kind)
-        with Publisher(world / "store", world / "pub", options) as publisher:
+        with Publisher(StoreOrigin(world / "store"), world / "pub", options) as publisher:
             try:
                 publisher.publish()
             except Killed:

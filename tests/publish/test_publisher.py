@@ -12,6 +12,7 @@ import pytest
 import hps
 from hps.publish.destination import TakenError, open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import listed_versions, load_version
 from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
 
@@ -290,12 +291,12 @@ def test_a_store_without_a_checkpoint_and_a_place_without_a_version_are_named(
 ) -> None:
     with (
         a_server(tmp_path / "store"),
-        Publisher(tmp_path / "store", tmp_path / "pub") as publisher,
+        Publisher(StoreOrigin(tmp_path / "store"), tmp_path / "pub") as publisher,
         pytest.raises(hps.ConfigError, match="no checkpoint yet"),
     ):
         publisher.publish()
     with (
-        Publisher(tmp_path / "nowhere", tmp_path / "pub") as publisher,
+        Publisher(StoreOrigin(tmp_path / "nowhere"), tmp_path / "pub") as publisher,
         pytest.raises(hps.StoreError, match="no store to publish from"),
     ):
         publisher.publish()
@@ -353,7 +354,7 @@ def test_rows_that_had_died_by_the_newer_version_are_in_the_older_one(tmp_path: 
         server.advance_period(to=5)
         push(server, keys_of(500), 1.0)
         server.checkpoint(tag="new")
-    with Publisher(tmp_path / "store", place) as publisher:
+    with Publisher(StoreOrigin(tmp_path / "store"), place) as publisher:
         publisher.publish("new")
         assert sorted(served(place, tmp_path / "a")) == [500]
         publisher.publish("old")

@@ -178,9 +178,14 @@ class Failure(Exception):
     def typed(self, address: str) -> HpsError:
         """The error of hps.errors that it stands for."""
         kind = ErrorDetail.OTHER if self.detail is None else self.detail.kind
-        error = _TYPES.get(kind, RemoteError)(f"shard {address}: {self.code.name}: {self}")
+        error = error_of_kind(kind, f"shard {address}: {self.code.name}: {self}")
         error.__cause__ = self
         return error
+
+
+def error_of_kind(kind: int, message: str) -> HpsError:
+    """The error of hps.errors that a kind of ErrorDetail stands for."""
+    return _TYPES.get(kind, RemoteError)(message)
 
 
 def _verdict(code: grpc.StatusCode, detail: ErrorDetail | None) -> Verdict:

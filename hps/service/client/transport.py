@@ -15,6 +15,7 @@ from hps.service.client.options import ClientConfig
 from hps.service.client.probe import tls_difference
 
 SERVICE = "hps.v1.ParameterServer"
+_OF_PUBLISHING = ("DescribePart", "PublishPart", "DropPart")  # methods of hps.v1.Publishing
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # the server's own limit holds
     ("grpc.max_send_message_length", -1),
@@ -145,5 +146,6 @@ class GrpcTransport:
 
     def _method(self, name: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
         if name not in self._methods:
-            self._methods[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
+            service = "hps.v1.Publishing" if name in _OF_PUBLISHING else SERVICE
+            self._methods[name] = self._channel.unary_unary(f"/{service}/{name}")
         return self._methods[name]
