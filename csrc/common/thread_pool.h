@@ -2,8 +2,8 @@
 //
 // Above it: dram_cache, ssd_store, reader. Below it: nothing. A pool that spins is ruinous on a
 // busy machine, so workers look for work for some microseconds, as long as a wake-up takes, then
-// sleep. The caller of Run works as worker 0, so a pool of one thread never switches. Any thread may
-// call it: who finds the workers busy with another's job does all of its own by itself. So what
+// sleep. The caller of Run works as worker 0, so a pool of one thread never switches. Any thread
+// may call it: who finds the workers busy with another's job does all of its own by itself. So what
 // belongs together shares a pool: with two, whose workers look for work in turn, there are more
 // threads than cores. Owned by its maker; joins in its destructor. A forked child lacks the
 // threads: it may destroy a pool that it inherited, and nothing else.

@@ -14,7 +14,7 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int kGroup = 32;
+inline constexpr int kGroup = 8;
 
 // What becomes of a row that was found.
 enum class Taking {
@@ -171,9 +171,9 @@ class Lookup {
   int64_t num_checked() const { return num_checked_; }
 
  private:
-  static constexpr int64_t kRowsBehind = 1;
-  static constexpr int64_t kCheckBehind = 2;
-  static constexpr int64_t kRing = 4;
+  static constexpr int64_t kRowsBehind = 2;
+  static constexpr int64_t kCheckBehind = 5;
+  static constexpr int64_t kRing = 8;
 
   void Ask(int count) {
     AskForBuckets(cache_.table, worker_->keys + begin_ + num_asked_ * kGroup, count,
