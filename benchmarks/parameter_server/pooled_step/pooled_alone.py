@@ -1,5 +1,5 @@
-"""The bounds that sums and updates set on a pooled step: a tight loop whose keys cost nothing, or one
-hash and one probe each.
+"""The bounds that sums and updates set on a pooled step: a tight loop whose keys cost nothing, or
+one hash and one probe each.
 
 Above it: pooled_step_bench.py, many_tables_bench.py. Below it: pooled_alone.cc, g++, ctypes. Which
 row an occurrence reads and which bags a row is in is found by numpy before; what is timed copies
