@@ -59,6 +59,12 @@ def read_checked(destination: Destination, file: StoredFile) -> bytes:
     return b"".join(_pieces(destination, file))
 
 
+def check_not_stopped(stopped: Event | None, where: str) -> None:
+    """Raises StoreError once the event is set: whoever reads is told to end."""
+    if stopped is not None and stopped.is_set():
+        raise StoreError(errno.ECANCELED, f"{where}: reading it was ended")
+
+
 def _read_checked(
     destination: Destination, file: StoredFile, copy: Path | None, stopped: Event | None
 ) -> None:
@@ -85,8 +91,7 @@ def _pieces(
     try:
         with destination.open(file.name) as stream:
             while piece := stream.read(_PIECE_BYTES):
-                if stopped is not None and stopped.is_set():
-                    raise StoreError(errno.ECANCELED, f"{where}: reading it was ended")
+                check_not_stopped(stopped, where)
                 digest.update(piece)
                 count += len(piece)
                 yield piece

@@ -19,7 +19,7 @@ from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
 from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import chain_of, listed_versions
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, RowMemory
 from tests.publish.publish_lab import a_server, keys_of, push, rows_of, served
 
 
@@ -143,7 +143,7 @@ def test_a_follower_that_dies_in_a_change_begins_again_from_what_it_had(
 ) -> None:
     place, cache = open_destination(world / "pub"), world / "cache"
     cache.mkdir()
-    rows = PublishedRows.open(place, 1, cache, "16MiB")
+    rows = PublishedRows.open(place, 1, cache, RowMemory("16MiB"))
     with a_server(world / "store") as server:
         server.publish(world / "pub")
         expected = rows_of(server)
@@ -159,7 +159,7 @@ def test_a_follower_that_dies_in_a_change_begins_again_from_what_it_had(
         rows.apply(version, changes)
     rows.server.parts.publishing.close()
     rows.server.parts.tables.shut()  # as a kill: nothing is saved
-    with PublishedRows.open(place, None, cache, "16MiB") as again:
+    with PublishedRows.open(place, None, cache, RowMemory("16MiB")) as again:
         assert again.version.number == 2
         assert rows_of(again.server) == expected
     assert len(list(cache.iterdir())) == 1
@@ -187,7 +187,7 @@ def test_a_change_that_fails_half_way_is_not_saved_as_the_version_before(
         push(server, np.arange(50, dtype=np.uint64), 1.0)
         server.publish(world / "pub", kind="delta")
     versions = chain_of(place)
-    rows = PublishedRows.open(place, 1, cache, "16MiB")
+    rows = PublishedRows.open(place, 1, cache, RowMemory("16MiB"))
     with rows.changes(place, versions[1]) as changes:
         rows.apply(versions[1], changes)  # which is not saved yet
     assign: Callable[..., None] = rows.server.assign
@@ -200,5 +200,5 @@ def test_a_change_that_fails_half_way_is_not_saved_as_the_version_before(
         monkeypatch.setattr(rows.server, "assign", fail)
         rows.apply(versions[2], changes)
     rows.close()
-    with PublishedRows.open(place, 2, cache, "16MiB") as again:
+    with PublishedRows.open(place, 2, cache, RowMemory("16MiB")) as again:
         assert rows_of(again.server) == second
