@@ -8,7 +8,6 @@ checkpoints say which version they are of, so that a process that starts again g
 import hashlib
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from hps.errors import ConfigError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
 from hps.publish.codec import BFLOAT16, RowCodec
 from hps.publish.destination import Destination
-from hps.publish.fetch import check_not_stopped, fetched
+from hps.publish.fetch import check_not_stopped, fetched, remove_abandoned
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.row_files import read_keys, read_rows
 from hps.publish.version import (
@@ -43,8 +42,6 @@ from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import check_no_writer
 
 _PREFIX = "rows-"
-_FETCHED = "fetched-*"  # what a process leaves there that dies
-_OLD_SECONDS = 86_400.0
 _MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
 
 
@@ -120,7 +117,7 @@ class PublishedRows:
             ConfigError: no such version. CorruptionError: what is published is damaged, or of two
                 histories. StoreError: it cannot be read, or the disk is full.
         """
-        _remove_old(cache)
+        remove_abandoned(cache)
         chain = chain_of(destination, number)
         lease = take_lease(destination, chain[0].number)
         try:
@@ -361,11 +358,3 @@ def _remove_unused(folder: Path) -> None:
     except StoreError:
         return
     _remove(folder)
-
-
-def _remove_old(cache: Path) -> None:
-    """What processes have left that died while they fetched."""
-    for folder in cache.glob(_FETCHED):
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _OLD_SECONDS:
-                _remove(folder)

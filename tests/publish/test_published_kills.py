@@ -4,6 +4,8 @@ Above it: pytest. Below it: hps/publish, PublishedRows. A process that is killed
 from the moment of its death each of its operations at the destination fails, cleaning up included.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ import hps
 from hps.publish import publisher as publisher_module
 from hps.publish import version as version_module
 from hps.publish.destination import open_destination
+from hps.publish.fetch import fetched, remove_abandoned
 from hps.publish.publisher import Publisher
 from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import chain_of, listed_versions
@@ -163,6 +166,26 @@ def test_a_follower_that_dies_in_a_change_begins_again_from_what_it_had(
         assert again.version.number == 2
         assert rows_of(again.server) == expected
     assert len(list(cache.iterdir())) == 1
+
+
+def test_copies_of_a_process_that_died_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+    for name, has_lock, age in (
+        ("fetched-dead", True, 0.0),
+        ("fetched-old", False, 3600.0),
+        ("fetched-beginning", False, 0.0),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "0").write_bytes(b"rows")
+        if has_lock:
+            (folder / "held").touch()
+        then = time.time() - age
+        os.utime(folder, (then, then))
+    with fetched(open_destination(tmp_path), [], tmp_path):
+        remove_abandoned(tmp_path)
+        left = sorted(one.name for one in tmp_path.iterdir())
+        assert len(left) == 2 and "fetched-beginning" in left
+        assert not {"fetched-dead", "fetched-old"} & set(left)
 
 
 def test_a_reader_that_finds_a_version_gone_says_so(

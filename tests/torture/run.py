@@ -2,9 +2,9 @@
 
 Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, identity.py,
 odd_machines.py, life_models.py, life_kills.py, life_faults.py, rank_kills.py, cluster_hosts.py, the
-service_*.py recipes, the programs of tests/native, the tests that are marked long. A recipe fails
-by a violation, by a premise that did not happen, or by a planted bug that it does not find. Skips
-are counted and listed. Every line goes out as soon as it is known.
+service_*.py recipes, publishing_kills.py, the programs of tests/native, the tests that are marked
+long. A recipe fails by a violation, by a premise that did not happen, or by a planted bug that it
+does not find. Skips are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
@@ -46,6 +46,15 @@ from tests.torture.odd_machines import missing as missing_machine
 from tests.torture.odd_machines import run_machine as run_odd_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
+from tests.torture.publishing_kills import NEEDED as PUBLISHING_NEEDED
+from tests.torture.publishing_kills import (
+    NEEDED_OF_FAULTS,
+    PublishingCase,
+    publishing_nursery,
+    run_publishing_kills,
+)
+from tests.torture.publishing_places import PLACES, missing_place
+from tests.torture.publishing_planted import PLANTED as PUBLISHING_PLANTED
 from tests.torture.rank_counts import PLANT as COUNTS_PLANT
 from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT as RANK_PLANT
@@ -80,6 +89,7 @@ TORCHRUN_KILLS = 5
 EXCHANGES = {"ranks": 400, "shards": 100}
 EXCHANGES_OF_A_WHOLE = 50
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+PUBLISHING_KILLS = {"folder": 300, "s3": 40}
 MACHINE_KILLS = {"M1": 500, "R1": 500}
 MANY_CLIENTS = 10
 SERVICE_FAULTS = 30
@@ -218,6 +228,24 @@ def _service_kills(seed: int) -> Iterator[Result]:
             for plant in recipe.plants:
                 found = run_recipe(process, name, seed, 100, plant)
                 yield _planted(name, plant, found.kills, found.violations)
+
+
+def _publishing_kills(seed: int) -> Iterator[Result]:
+    with publishing_nursery() as process:
+        for place in PLACES:
+            kills = PUBLISHING_KILLS[place]
+            what = f"publisher and server of a model, versions in {place}"
+            if reason := missing_place(place):
+                yield Result("K1", what, skips={reason: kills})
+                continue
+            report = run_publishing_kills(process, PublishingCase(seed, place=place), kills)
+            needed = PUBLISHING_NEEDED + (NEEDED_OF_FAULTS if place == "s3" else ())
+            premise = [f"no {name}" for name in report.missing(needed)]
+            yield Result("K1", f"{what}: {report}", report.kills, report.violations + premise)
+        for name, plant in PUBLISHING_PLANTED.items():
+            case = PublishingCase(seed, name, plant.who)
+            found = run_publishing_kills(process, case, 100)
+            yield _planted("K1", name, found.kills, found.violations)
 
 
 def _service_machines(seed: int) -> Iterator[Result]:
@@ -441,7 +469,7 @@ def main() -> int:
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
     recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
-    recipes += [_service_hostile, _hosts, _long_tests]
+    recipes += [_service_hostile, _publishing_kills, _hosts, _long_tests]
     return run(recipes, options.seed)
 
 
