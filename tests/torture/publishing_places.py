@@ -1,12 +1,14 @@
 """Where versions are published while processes are killed: a folder, and S3 with faults.
 
 Above it: publishing_kills.py. Below it: moto's S3 server in this process
-(tests/reader/s3_server.py), whose answers are refused, cut off half way, or late.
+(tests/reader/s3_server.py), whose answers are refused, cut off half way, or late; s3_server.py of
+this folder, a real one.
 """
 
 import os
 import random
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from tests.torture.s3_server import missing_server, s3_server
 
 _REFUSED, _CUT, _LATE = 0.02, 0.02, 0.05  # of requests
 _LATE_SECONDS = 0.2
@@ -42,9 +46,14 @@ class Place:
 
 def missing_place(name: str) -> str:
     """What is not installed that a place of this name needs; empty if all is there."""
-    wanted = ("moto", "s3fs", "boto3", "werkzeug") if name == "s3" else ()
-    lacking = [one for one in wanted if find_spec(one) is None]
-    return f"not installed: {', '.join(lacking)}" if lacking else ""
+    wanted: dict[str, tuple[str, ...]] = {
+        "s3": ("moto", "s3fs", "boto3", "werkzeug"),
+        "s3-server": ("s3fs",),
+    }
+    lacking = [one for one in wanted.get(name, ()) if find_spec(one) is None]
+    if lacking:
+        return f"not installed: {', '.join(lacking)}"
+    return missing_server() if name == "s3-server" else ""
 
 
 @contextmanager
@@ -99,7 +108,19 @@ def _s3(folder: Path, seed: int) -> Iterator[Place]:
         server.close()
 
 
+@contextmanager
+def _server(folder: Path, seed: int) -> Iterator[Place]:
+    from s3fs import S3FileSystem
+
+    with s3_server(folder) as found, mock.patch.dict(os.environ, found.of_s3fs()):
+        try:
+            yield Place(f"{found.url}/{uuid.uuid4().hex}/ctr", found.of_s3fs())
+        finally:
+            S3FileSystem.clear_instance_cache()
+
+
 PLACES: dict[str, Callable[[Path, int], AbstractContextManager[Place]]] = {
     "folder": _folder,
     "s3": _s3,
+    "s3-server": _server,
 }

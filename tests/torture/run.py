@@ -61,6 +61,8 @@ from tests.torture.rank_kills import PLANT as RANK_PLANT
 from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
 from tests.torture.readers import PLANT as READERS_PLANT
 from tests.torture.readers import run_readers
+from tests.torture.s3_server import PLANT as S3_PLANT
+from tests.torture.s3_server import run_destinations, s3_server
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
@@ -89,7 +91,8 @@ TORCHRUN_KILLS = 5
 EXCHANGES = {"ranks": 400, "shards": 100}
 EXCHANGES_OF_A_WHOLE = 50
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
-PUBLISHING_KILLS = {"folder": 300, "s3": 40}
+PUBLISHING_KILLS = {"folder": 300, "s3": 40, "s3-server": 20}
+S3_TESTS = 5
 MACHINE_KILLS = {"M1": 500, "R1": 500}
 MANY_CLIENTS = 10
 SERVICE_FAULTS = 30
@@ -246,6 +249,18 @@ def _publishing_kills(seed: int) -> Iterator[Result]:
             case = PublishingCase(seed, name, plant.who)
             found = run_publishing_kills(process, case, 100)
             yield _planted("K1", name, found.kills, found.violations)
+
+
+def _destinations(seed: int) -> Iterator[Result]:
+    what = "the tests of destinations against a real S3 server"
+    if reason := missing_place("s3-server"):
+        yield Result("S3", what, skips={reason: S3_TESTS + 1})
+        return
+    with scratch_folder() as folder, s3_server(folder) as server:
+        runs, problems = run_destinations(server)
+        yield Result("S3", f"{what}, {server.endpoint}", runs, problems)
+        runs, problems = run_destinations(server, S3_PLANT)
+        yield _planted("S3", S3_PLANT, runs, problems)
 
 
 def _service_machines(seed: int) -> Iterator[Result]:
@@ -469,7 +484,7 @@ def main() -> int:
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
     recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
-    recipes += [_service_hostile, _publishing_kills, _hosts, _long_tests]
+    recipes += [_service_hostile, _publishing_kills, _destinations, _hosts, _long_tests]
     return run(recipes, options.seed)
 
 
