@@ -20,6 +20,7 @@ from hps.service.client.errors import Failure
 from hps.service.client.options import ClientConfig
 from hps.service.client.transport import MODEL_SERVICE, GrpcTransport
 from hps.v1 import model_server_pb2, parameter_server_pb2
+from hps.v1.parameter_server_pb2 import ErrorDetail
 from tests.torture.publishing_workload import (
     KEYS,
     MARKER,
@@ -66,10 +67,14 @@ class Knowledge:
     Args:
         seed: of the batches.
         report: gets what is wrong.
+        may_lack_space: a server may refuse requests while its disk is full.
     """
 
-    def __init__(self, seed: int, report: PublishingReport) -> None:
+    def __init__(
+        self, seed: int, report: PublishingReport, *, may_lack_space: bool = False
+    ) -> None:
         self.report = report
+        self.may_lack_space = may_lack_space
         self._lock = threading.Lock()
         self._states = States(seed)
         self._numbers: dict[str, int] = {}
@@ -154,7 +159,13 @@ class _Client:
                 ask()
                 time.sleep(_PAUSE_SECONDS)
             except Failure as failure:
-                if failure.detail is not None:  # the server's own words: it was not killed
+                detail = failure.detail
+                is_full = detail is not None and detail.kind == ErrorDetail.STORE
+                if is_full and self._knowledge.may_lack_space:
+                    self._report.tallies["requests without space"] += 1
+                    time.sleep(_REST_SECONDS)
+                    continue
+                if detail is not None:  # the server's own words: it was not killed
                     self._report.violations.append(f"a request failed: {failure.in_words()}")
                     return
                 self._report.tallies["requests cut"] += 1

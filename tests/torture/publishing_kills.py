@@ -21,6 +21,7 @@ from hps.publish.version import DATA, chain_of, listed_versions
 from hps.service.client.options import ClientConfig
 from hps.serving.client import ModelServerClient
 from tests.ports import HeldPort
+from tests.torture.faulty_calls import Faults
 from tests.torture.publishing_clients import Knowledge, PublishingReport, asking
 from tests.torture.publishing_places import PLACES
 from tests.torture.publishing_worker import PUBLISH, PublishingLedger
@@ -36,11 +37,24 @@ NEEDED = (
     "look-ups", "scores", "requests cut", "changes of version", "caches used",
     "ahead of what was acknowledged",
 )  # fmt: skip
+NEEDED_OF_DISKS = ("writes without space", "requests without space")
+DROPS = "full-disk-ignored"  # a bug of faulty_calls.cc
 NEEDED_OF_FAULTS = ("outages", "requests refused", "answers cut", "answers late")
 _LONGEST_LIFE = 0.5  # seconds between a start and the next kill
 _LONGEST_START = 0.25  # of a server that is killed while it starts
 _PART_OF_STARTS = 0.3
+_SPACE_BYTES = 300_000  # that a disk has at most which is about to be full
 _END_SECONDS = 60.0
+
+
+def _bytes_of(folder: Path) -> int:
+    """That a folder takes, in which files come and go."""
+    total = 0
+    for name, _, files in os.walk(folder):
+        for file in files:
+            with suppress(FileNotFoundError):
+                total += Path(name, file).stat().st_blocks * 512
+    return total
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,15 @@ class PublishingCase:
         plant: a bug of publishing_planted.py, or "".
         who: has it.
         place: the destination's kind, a name of PLACES.
+        has_full_disk: the disk of the server's local copies is full at times; then requests may be
+            refused for that. The nursery has the faulty calls.
     """
 
     seed: int
     plant: str = ""
     who: str = ""
     place: str = "folder"
+    has_full_disk: bool = False
 
 
 class Process:
@@ -105,7 +122,9 @@ class Run:
     ) -> None:
         self._nursery, self._folder, self._case, self._report = nursery, folder, case, report
         self._chance = random.Random(case.seed)
-        self._knowledge = Knowledge(case.seed, report)
+        self._knowledge = Knowledge(case.seed, report, may_lack_space=case.has_full_disk)
+        self._faults = Faults(folder / "faults")
+        self._faults["drops"] = int(case.plant == DROPS)
         self._ledger = PublishingLedger(folder / "ledger")
         self._cache = folder / "cache"
         self._lineages: set[str] = set()
@@ -121,13 +140,14 @@ class Run:
             given = [PUBLISH, str(self._folder / "store"), str(recipe), found.url]
             given += [str(case.seed), str(self._folder / "ledger")]
             self._publisher = self._process("publisher", given, found.environment)
-            flags = ["--listen", port.address, "--name", NAME, "--dram", "1MiB"]
+            environment = {**found.environment, **self._faults.environment(self._cache)}
+            dram = "48KiB" if case.has_full_disk else "1MiB"
+            flags = ["--listen", port.address, "--name", NAME, "--dram", dram]
             flags += ["--cache-dir", str(self._cache), "--poll-seconds", "0.02"]
-            self._server = self._process(
-                "server", ["serve-model", found.url, *flags], found.environment
-            )
+            self._server = self._process("server", ["serve-model", found.url, *flags], environment)
             opened.callback(self._end)
             opened.callback(lambda: self._report.tallies.update(found.faults))
+            opened.callback(self._count_refusals)
             config = ClientConfig(addresses=[port.address], deadline=30.0)
             self._operator = opened.enter_context(ModelServerClient(config))
             try:
@@ -160,12 +180,20 @@ class Run:
                 process.kill()
         self._report.tallies.update(self._ledger.tallies)
 
+    def _count_refusals(self) -> None:
+        self._report.tallies["writes without space"] += self._faults["refusals"]
+
     def _live(self) -> None:
         """For a while nobody is killed; the operator may change the version meanwhile."""
         end = time.monotonic() + self._chance.random() * _LONGEST_LIFE
+        if self._case.has_full_disk:
+            space = self._chance.randrange(_SPACE_BYTES)
+            self._faults["disk_bytes"] = max(1, _bytes_of(self._cache) + space)
+            end += _LONGEST_LIFE
         if self._chance.random() < 0.6:
             self._operate()
         time.sleep(max(0.0, end - time.monotonic()))
+        self._faults["disk_bytes"] = 0
 
     def _operate(self) -> None:
         """Goes to a version or follows; a version may go while it is chosen."""
@@ -183,7 +211,7 @@ class Run:
                 self._report.violations.append(f"operator: {error}")
             return
         except hps.StoreError as error:
-            if self._case.place == "folder":
+            if not self._may_fail:
                 self._report.violations.append(f"operator: {error}")
             return
         if (found["served"], found["following"]) != (number, False):
@@ -192,8 +220,14 @@ class Run:
 
     def _check_error(self, error: str) -> None:
         """Of a follower: what it met is never damage."""
-        if "CorruptionError" in error or (error and self._case.place == "folder"):
+        if "CorruptionError" in error or (error and not self._may_fail):
             self._report.violations.append(f"the server's follower: {error}")
+
+    @property
+    def _may_fail(self) -> bool:
+        """Whether the server may lack what it needs of a version: its destination is at fault, or
+        its disk."""
+        return self._case.place != "folder" or self._case.has_full_disk
 
     def _kill(self) -> None:
         victims = self._chance.choice(
@@ -310,9 +344,9 @@ def run_publishing_kills(process: Nursery, case: PublishingCase, kills: int) -> 
 
 
 @contextmanager
-def publishing_nursery() -> Iterator[Nursery]:
+def publishing_nursery(environment: dict[str, str] | None = None) -> Iterator[Nursery]:
     """Ends with the block."""
-    process = Nursery(module="tests.torture.publishing_worker")
+    process = Nursery(environment, "tests.torture.publishing_worker")
     try:
         yield process
     finally:

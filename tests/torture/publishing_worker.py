@@ -100,7 +100,7 @@ def publish_once(
 def live(order: Order) -> int:
     """A process's whole life; its exit code."""
     take_streams(order)
-    if order.plant:
+    if order.plant in PLANTED:
         PLANTED[order.plant].put_in(sys.modules[__name__])
     if order.arguments[0] != PUBLISH:
         return hps_main(order.arguments)

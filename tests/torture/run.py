@@ -24,7 +24,7 @@ from tests.torture.cluster_hosts import ClusterLab
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.exchanged_parts import PLANTS as EXCHANGE_PLANTS
 from tests.torture.exchanged_parts import run_exchanged_ranks, run_exchanged_shards
-from tests.torture.faulty_calls import faulty_nursery, missing_tools
+from tests.torture.faulty_calls import faulty_calls, faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.identity import PLANTS as IDENTITY_PLANTS
 from tests.torture.identity import run_identity
@@ -46,8 +46,10 @@ from tests.torture.odd_machines import missing as missing_machine
 from tests.torture.odd_machines import run_machine as run_odd_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
+from tests.torture.publishing_kills import DROPS as DISK_DROPS
 from tests.torture.publishing_kills import NEEDED as PUBLISHING_NEEDED
 from tests.torture.publishing_kills import (
+    NEEDED_OF_DISKS,
     NEEDED_OF_FAULTS,
     PublishingCase,
     publishing_nursery,
@@ -92,6 +94,7 @@ EXCHANGES = {"ranks": 400, "shards": 100}
 EXCHANGES_OF_A_WHOLE = 50
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
 PUBLISHING_KILLS = {"folder": 300, "s3": 40, "s3-server": 20}
+PUBLISHING_DISKS = 60
 S3_TESTS = 5
 MACHINE_KILLS = {"M1": 500, "R1": 500}
 MANY_CLIENTS = 10
@@ -249,6 +252,21 @@ def _publishing_kills(seed: int) -> Iterator[Result]:
             case = PublishingCase(seed, name, plant.who)
             found = run_publishing_kills(process, case, 100)
             yield _planted("K1", name, found.kills, found.violations)
+
+
+def _publishing_disks(seed: int) -> Iterator[Result]:
+    what = "a model's server whose copies have a full disk at times"
+    if reason := missing_tools():
+        yield Result("F2", what, skips={reason: PUBLISHING_DISKS + 1})
+        return
+    with faulty_calls() as environment, publishing_nursery(environment) as process:
+        case = PublishingCase(seed, has_full_disk=True)
+        report = run_publishing_kills(process, case, PUBLISHING_DISKS)
+        premise = [f"no {name}" for name in report.missing(NEEDED_OF_DISKS)]
+        yield Result("F2", f"{what}: {report}", report.kills, report.violations + premise)
+        case = PublishingCase(seed, DISK_DROPS, "server", has_full_disk=True)
+        found = run_publishing_kills(process, case, 100)
+        yield _planted("F2", DISK_DROPS, found.kills, found.violations)
 
 
 def _destinations(seed: int) -> Iterator[Result]:
@@ -484,7 +502,14 @@ def main() -> int:
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
     recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
-    recipes += [_service_hostile, _publishing_kills, _destinations, _hosts, _long_tests]
+    recipes += [
+        _service_hostile,
+        _publishing_kills,
+        _publishing_disks,
+        _destinations,
+        _hosts,
+        _long_tests,
+    ]
     return run(recipes, options.seed)
 
 
