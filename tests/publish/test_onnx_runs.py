@@ -20,8 +20,7 @@ from hps.train import TrainOptions, train
 from hps.train.checkpoint_graphs import CheckpointGraphs
 from tests.logs import write_criteo
 from tests.publish.onnx_lab import ROUNDING, graph_of
-from tests.publish.publish_lab import a_server, keys_of, push
-from tests.publish.test_follow import SMALL, write_log
+from tests.publish.publish_lab import SMALL, a_server, keys_of, push, write_log
 
 KIND = "mine.py:Mine"
 OWN = """

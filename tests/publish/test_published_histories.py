@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import hps
 from hps.publish.destination import open_destination
 from hps.publish.version import listed_versions
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, RowMemory
 from tests.publish.publish_lab import AnyServer, Rows, a_table, push, rows_of, served
 
 TABLES = (
@@ -120,7 +120,7 @@ class PublishedHistory(RuleBasedStateMachine):
         cache = self._folder / "cache"
         cache.mkdir(exist_ok=True)
         place = open_destination(self._place)
-        self._follower = PublishedRows.open(place, None, cache, 60_000)
+        self._follower = PublishedRows.open(place, None, cache, RowMemory(60_000))
         found = {name: rows_of(self._follower.server, name) for name in NAMES}
         assert found == self._truth[max(self._truth)]
 

@@ -18,8 +18,7 @@ from hps.publish.version import listed_versions
 from hps.train import TrainOptions, train
 from tests.cluster.rank_nursery import Job, Nursery
 from tests.publish.onnx_lab import graph_of
-from tests.publish.publish_lab import rows_of
-from tests.publish.test_follow import SMALL, write_log
+from tests.publish.publish_lab import SMALL, rows_of, write_log
 from tests.service.client.client_lab import service
 
 KEYS = np.arange(5, dtype=np.uint64)

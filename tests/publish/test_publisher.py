@@ -406,7 +406,7 @@ def test_an_attempt_that_fails_again_and_again_does_not_cost_the_lineage(
 
 
 def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
-    from hps.train.published_rows import PublishedRows
+    from hps.train.published_rows import PublishedRows, RowMemory
 
     place, cache = tmp_path / "pub", tmp_path / "cache"
     cache.mkdir()
@@ -414,18 +414,18 @@ def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
     with a_server(tmp_path / "store") as server:
         push(server, many, 1.0)
         server.publish(place)
-        with PublishedRows.open(open_destination(place), None, cache, "16MiB"):
+        with PublishedRows.open(open_destination(place), None, cache, RowMemory("16MiB")):
             pass
         for _ in range(9):
             push(server, many[:150], 1.0)
             server.publish(place, keep=1)
         assert 1 not in listed_versions(open_destination(place))
-        with PublishedRows.open(open_destination(place), None, cache, "16MiB") as rows:
+        with PublishedRows.open(open_destination(place), None, cache, RowMemory("16MiB")) as rows:
             assert rows_of(rows.server) == rows_of(server)
 
 
 def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> None:
-    from hps.train.published_rows import PublishedRows
+    from hps.train.published_rows import PublishedRows, RowMemory
 
     place, cache = tmp_path / "pub", tmp_path / "cache"
     cache.mkdir()
@@ -434,12 +434,12 @@ def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> N
         push(server, np.arange(300, dtype=np.uint64), 1.0)
         server.publish(place)
         with (
-            PublishedRows.open(destination, None, cache, "16MiB") as one,
-            PublishedRows.open(destination, None, cache, "16MiB") as other,
+            PublishedRows.open(destination, None, cache, RowMemory("16MiB")) as one,
+            PublishedRows.open(destination, None, cache, RowMemory("16MiB")) as other,
         ):
             assert one.folder != other.folder and one.folder.exists()
             assert rows_of(other.server) == rows_of(one.server) == rows_of(server)
         server.publish(tmp_path / "elsewhere", kind="base")
         elsewhere = open_destination(tmp_path / "elsewhere")
-        with PublishedRows.open(elsewhere, None, cache, "16MiB"):
+        with PublishedRows.open(elsewhere, None, cache, RowMemory("16MiB")):
             assert len(list(cache.glob("rows-*"))) == 3  # of two places
