@@ -94,6 +94,7 @@ class _RowCache(Generic[_Plan]):
     dim: Final[int]
     state_floats: Final[int]
     memory_bytes: Final[int]
+    threads: Final[ThreadPool]
     failed_key: Final[None]
     num_buckets: Final[int]
     num_parts: Final[int]

@@ -19,4 +19,5 @@ if [ "$(cat "$compiler/.wanted" 2> /dev/null)" != "$wanted" ]; then
 fi
 PYTHONPATH="$compiler" python -m grpc_tools.protoc -I proto \
   "--python_out=$out" "--pyi_out=$out" \
-  hps/v1/parameter_server.proto hps/v1/model_server.proto hps/inference/open_inference.proto
+  hps/v1/parameter_server.proto hps/v1/model_server.proto hps/v1/publishing.proto \
+  hps/inference/open_inference.proto

@@ -1,5 +1,6 @@
 """What the life of its rows, and narrow rows, cost a table in a step: a pull and a push of the same
-batch; what a new period costs a table with expiry; and records of waiting keys on SSD.
+batch; what a new period costs a table with expiry; records of waiting keys on SSD; and narrow rows
+that are read from there.
 
 Each setting is beside the same table without it, step by step; keys are Zipf over rows that are all
 in DRAM. Of a table with admission the rarest keys, a part of a batch's distinct ones, wait. When a
@@ -15,21 +16,26 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 
 import hps
 from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
+from benchmarks.common.narrow_step import NarrowStep
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, scratch_server
 from benchmarks.common.timing import Samples, StepTimer, interleave
 from benchmarks.life_step.cold_records import cold_row
+from benchmarks.life_step.cold_rows import FLOOR, cold_rows_row
 
 OFF = "off"
+NARROW = "bfloat16 rows, outputs and gradients"
 NEVER = hps.Admission(count=2**24)  # that no key of a run reaches
 SETTINGS: dict[str, dict[str, Any]] = {
     "statistics": {"statistics": True},
     "expiry": {"expiry": hps.Expiry(unseen=30, min_score=0.01)},
     "admission": {"admission": NEVER},
     "bfloat16 rows": {"dtype": "bfloat16"},
+    NARROW: {"dtype": "bfloat16"},
 }
 FLOORS = {
     ("statistics", 16): 0.85,
@@ -39,6 +45,7 @@ FLOORS = {
     ("admission", 16): 0.85,
     ("admission", 64): 0.85,
     ("bfloat16 rows", 64): 1.1,
+    (NARROW, 64): 1.3,
 }
 PERIOD = "a period begins"
 PERIOD_SECONDS = 0.05  # at most, with ten million rows
@@ -54,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--period-rows", type=int, default=10_000_000)
     parser.add_argument("--cold-keys", type=int, default=2_000_000)
+    parser.add_argument("--cold-rows", type=int, default=500_000)
 
 
 def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
@@ -67,6 +75,15 @@ def common_keys(ids: list[np.ndarray], share: float) -> np.ndarray:
         waiting = np.mean([1 - np.isin(np.unique(one), ranked[:middle]).mean() for one in ids])
         low, high = (middle, high) if waiting > share else (low, middle)
     return ranked[:low]
+
+
+def narrow_step_of(
+    server: Any, batches: list[np.ndarray], grads: np.ndarray
+) -> Callable[[int], None]:
+    """As step_of, with output and gradients in bfloat16."""
+    keys = [torch.from_numpy(batch.view(np.int64)) for batch in batches]
+    narrow_step = NarrowStep(server, torch.from_numpy(grads))
+    return lambda place: narrow_step(keys[place])
 
 
 def step_of(server: Any, batches: list[np.ndarray], grads: np.ndarray) -> Callable[[int], None]:
@@ -95,7 +112,8 @@ def cell(rows: int, dim: int, threads: int, examples: int, repetitions: int) -> 
             budget = 4 * rows * table.layout.row_bytes + 2**24
             server = servers.enter_context(scratch_server(table, budget, threads))
             insert(server, common if "admission" in options else np.unique(np.concatenate(batches)))
-            timer = StepTimer(step_of(server, batches, grads), _BATCHES, _BATCHES)
+            make = narrow_step_of if name == NARROW else step_of
+            timer = StepTimer(make(server, batches, grads), _BATCHES, _BATCHES)
             contenders[name] = timer.median_seconds
         samples = interleave(contenders, repetitions)
     return [
@@ -147,7 +165,7 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         rows, repetitions, examples, cells = 3000, 2, 32, [(16, 1)]
         options["period_rows"] = 3000
-        options["cold_keys"] = 3000
+        options["cold_keys"] = options["cold_rows"] = 3000
     found: list[Row] = []
     for dim, threads in cells:
         found += cell(rows, dim, threads, examples, repetitions)
@@ -156,10 +174,15 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     sizes = (8, 3) if smoke else (512, 40)
     for threads in sorted({threads for _, threads in cells}):
         found.append(cold_row(options["cold_keys"], threads, sizes, repetitions))
+    cold_rows = options["cold_rows"]
+    for threads in sorted({threads for _, threads in cells}):
+        found.append(cold_rows_row(cold_rows, cold_rows // 250, threads, repetitions, None))
+        found.append(cold_rows_row(cold_rows, cold_rows // 25, threads, repetitions, FLOOR))
     axes = {
         "rows": rows,
         "period_rows": options["period_rows"],
         "cold_keys": options["cold_keys"],
+        "cold_rows": options["cold_rows"],
         "examples": examples,
         "features": FEATURES,
         "waiting": WAITING,

@@ -22,12 +22,18 @@ inline void WriteRow(const Source* src, int dim, Value* dst) {
   }
 }
 
+// A share's values, where they are collected as another type than float.
+template <class Collected>
+inline Collected* ValuesAs(const KeyShare& share) {
+  return reinterpret_cast<Collected*>(share.values);
+}
+
 // Writes collected embeddings to all their positions. Rows lie scattered over the table, but
 // collected they are few and dense; so the large output is written front to back, from values in a
 // near cache. Keys are numbered in order of first occurrence: as soon as the first ids are
 // collected, the batch can be expanded up to the first occurrence of the next one.
-// Value is float or Bfloat16.
-template <int kDim, bool kStream, class Value = float>
+// Value and Collected are float or Bfloat16.
+template <int kDim, bool kStream, class Value = float, class Collected = float>
 class Expander {
  public:
   // Row i goes to out + i * stride.
@@ -37,8 +43,9 @@ class Expander {
   // Writes at most `most` rows, while the values of ids below `num_collected` are enough.
   void UpTo(int64_t num_collected, int64_t most) {
     constexpr int64_t kAhead = 16;
+    constexpr int64_t kALine = 64 / sizeof(Collected);
     const int64_t dim = kDim > 0 ? kDim : any_dim_;
-    float* values = share_.values;
+    const auto* const values = ValuesAs<Collected>(share_);
     const uint32_t* ids = share_.ids;
     int64_t i = next_;
     const int64_t left = share_.num_occurrences - i;
@@ -47,8 +54,8 @@ class Expander {
       const int64_t id = ids[i] & ~kFirstOfKey;
       if (id >= num_collected) break;
       // What lies behind the last occurrence is left over from earlier batches, and harmless.
-      const float* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
-      for (int64_t d = 0; d < dim; d += 16) __builtin_prefetch(ahead + d);
+      const Collected* ahead = values + (ids[i + kAhead] & ~kFirstOfKey) * dim;
+      for (int64_t d = 0; d < dim; d += kALine) __builtin_prefetch(ahead + d);
       WriteRow<kDim, kStream>(values + id * dim, any_dim_,
                               out_ + share_.scan_positions[i] * stride_);
     }

@@ -96,6 +96,7 @@ class RowCacheBinding {
         .def_prop_ro("state_floats",
                      [](const Cache& cache) { return cache.layout().state_floats(); })
         .def_prop_ro("memory_bytes", &Cache::memory_bytes)
+        .def_prop_ro("threads", &Cache::pool, nb::rv_policy::reference)
         .def_prop_ro("epoch", &Cache::epoch);
   }
 

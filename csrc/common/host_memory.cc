@@ -13,6 +13,9 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kWorthAHugePage = kHugePage / 4 * 3;  // bytes of a mapping's last one
+
+uint64_t ToHugePages(uint64_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
 }  // namespace
 
@@ -23,8 +26,9 @@ HostMemory::~HostMemory() {
 Status HostMemory::Map(int64_t bytes) {
   HPS_CHECK(mapping_ == nullptr && bytes > 0);
   const bool is_huge = static_cast<uint64_t>(bytes) >= kHugePage;
-  const uint64_t slack = is_huge ? kHugePage : 0;
-  mapped_bytes_ = static_cast<uint64_t>(bytes) + slack;
+  // To the end of the last huge page, for the kernel makes none that is mapped in part.
+  mapped_bytes_ = is_huge ? ToHugePages(static_cast<uint64_t>(bytes)) + kHugePage
+                          : static_cast<uint64_t>(bytes);
   void* mapping = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
@@ -34,8 +38,7 @@ Status HostMemory::Map(int64_t bytes) {
   }
   mapping_ = mapping;
   const uint64_t start = reinterpret_cast<uint64_t>(mapping);
-  data_ =
-      reinterpret_cast<uint8_t*>(is_huge ? (start + kHugePage - 1) / kHugePage * kHugePage : start);
+  data_ = reinterpret_cast<uint8_t*>(is_huge ? ToHugePages(start) : start);
   bytes_ = bytes;
   return Status::Ok();
 }
@@ -45,10 +48,11 @@ void HostMemory::PreferHugePages(int64_t first, int64_t count) {
   const auto whole = static_cast<uint64_t>(bytes_);
   if (whole < kHugePage) return;
   const uint64_t begin = static_cast<uint64_t>(first) / kHugePage * kHugePage;
-  const uint64_t end =
-      (static_cast<uint64_t>(first + count) + kHugePage - 1) / kHugePage * kHugePage;
+  const uint64_t end = ToHugePages(static_cast<uint64_t>(first + count));
+  const bool is_last_worth_it = whole % kHugePage >= kWorthAHugePage;
+  const uint64_t most = is_last_worth_it ? ToHugePages(whole) : whole;
   // Advice only: a kernel without transparent huge pages refuses, and small pages do.
-  (void)madvise(data_ + begin, std::min(end, whole) - begin, MADV_HUGEPAGE);
+  (void)madvise(data_ + begin, std::min(end, most) - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace hps

@@ -57,6 +57,27 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
     task(0);
     return;
   }
+  if (is_busy_.exchange(true, std::memory_order_acquire)) return RunInTurn(task);
+  struct Free {
+    ~Free() { is_busy->store(false, std::memory_order_release); }
+    std::atomic<bool>* is_busy;
+  } const free = {&is_busy_};
+  RunWithWorkers(task);
+}
+
+void ThreadPool::RunInTurn(const std::function<void(int)>& task) {
+  std::exception_ptr failure;
+  for (int worker = 0; worker < num_threads(); ++worker) {
+    try {
+      task(worker);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void ThreadPool::RunWithWorkers(const std::function<void(int)>& task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     HPS_CHECK(running_ == 0);

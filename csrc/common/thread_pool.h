@@ -2,8 +2,10 @@
 //
 // Above it: dram_cache, ssd_store, reader. Below it: nothing. A pool that spins is ruinous on a
 // busy machine, so workers look for work for some microseconds, as long as a wake-up takes, then
-// sleep. Run may be called by one thread at a time; the caller works as worker 0, so a pool of one
-// thread never switches. Owned by its maker; joins in its destructor. A forked child lacks the
+// sleep. The caller of Run works as worker 0, so a pool of one thread never switches. Any thread
+// may call it: who finds the workers busy with another's job does all of its own by itself. So what
+// belongs together shares a pool: with two, whose workers look for work in turn, there are more
+// threads than cores. Owned by its maker; joins in its destructor. A forked child lacks the
 // threads: it may destroy a pool that it inherited, and nothing else.
 #pragma once
 
@@ -36,6 +38,8 @@ class ThreadPool {
 
  private:
   void Work(int worker);
+  void RunWithWorkers(const std::function<void(int)>& task);
+  void RunInTurn(const std::function<void(int)>& task);
   // Runs the task of one worker and keeps what it threw.
   void Try(const std::function<void(int)>& task, int worker);
 
@@ -53,6 +57,7 @@ class ThreadPool {
   const std::function<void(int)>* task_ = nullptr;
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> running_{0};
+  std::atomic<bool> is_busy_{false};  // with the job of one caller of Run
   bool stop_ = false;
   std::exception_ptr failure_;
   std::vector<std::thread>& workers_ = waiting_->workers;

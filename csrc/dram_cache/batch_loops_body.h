@@ -4,6 +4,8 @@
 // Above it: batch_updates_body.h. Below it: lookup_body.h, csrc/batch, csrc/table.
 #pragma once
 
+#include <type_traits>
+
 #include "batch/numbering_body.h"
 #include "dram_cache/lookup_body.h"
 
@@ -41,7 +43,8 @@ inline auto WithWeights(const CacheView& cache, Body body) {
 
 // Numbers, looks up and writes the output in one go, each some keys behind the other: numbering
 // computes, looking up waits for memory and writing fills it, so they go well together. Value and
-// Weight are float or Bfloat16.
+// Weight are float or Bfloat16; between them a row is of the narrower type, so that it is rounded
+// once a key, and the near cache holds twice as many.
 template <class Weight, class Value>
 inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* keys, int64_t count,
                    Value* out, int64_t stride) {
@@ -50,8 +53,9 @@ inline bool PullTo(const CacheView& cache, WorkerBatch* worker, const uint64_t* 
   return WithOutput(cache.dim, count, out, stride, [&](auto lanes, auto streaming) {
     constexpr int kDim = decltype(lanes)::kWidth;
     constexpr bool kStream = decltype(streaming)::value;
-    Expander<kDim, kStream, Value> expander(*worker, cache.dim, out, stride);
-    Lookup<kDim, false, Taking::kValue, Weight> lookup(cache, worker, {});
+    using Collected = std::conditional_t<std::is_same_v<Value, float>, Weight, Value>;
+    Expander<kDim, kStream, Value, Collected> expander(*worker, cache.dim, out, stride);
+    Lookup<kDim, false, Taking::kValue, Weight, Collected> lookup(cache, worker, {});
     const bool fits = DeduplicateWith(worker, keys, count, [&] {
       lookup.UpTo(worker->num_unique);
       if (worker->num_missing == 0) expander.UpTo(lookup.num_checked(), kRowsAStep);

@@ -14,13 +14,13 @@
 namespace hps {
 inline namespace HPS_BUILD {
 
-inline constexpr int kGroup = 32;
+inline constexpr int kGroup = 8;
 
 // What becomes of a row that was found.
 enum class Taking {
   kSlot,    // only its slot is wanted
   kFirst,   // the same, and to know whether a key before it in the batch has that slot
-  kValue,   // its embedding goes to the worker's values
+  kValue,   // its embedding goes to the worker's values, as Collected
   kOutput,  // its embedding goes to the key's one position in the output
 };
 
@@ -104,7 +104,7 @@ inline int64_t SlotOf(const TableView& table, const LookupStage& stage, int i, u
   return FindInBucket(HostGroup{}, table, static_cast<int64_t>(stage.second[i]), digest, key);
 }
 
-template <int kDim, bool kStream, Taking kTaking, class Weight>
+template <int kDim, bool kStream, Taking kTaking, class Weight, class Collected>
 inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first, int count,
                       const LookupStage& stage, OutputRows out) {
   const TableView& table = cache.table;
@@ -125,7 +125,7 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
     }
     const Weight* weights = WeightsAt<Weight>(table, slot);
     if constexpr (kTaking == Taking::kValue) {
-      CopyColumns<kDim>(weights, cache.dim, worker->values + id * dim);
+      CopyColumns<kDim>(weights, cache.dim, ValuesAs<Collected>(*worker) + id * dim);
     }
     if constexpr (kTaking == Taking::kOutput) {
       WriteRow<kDim, kStream>(weights, cache.dim,
@@ -134,8 +134,9 @@ inline void CheckKeys(const CacheView& cache, WorkerBatch* worker, int64_t first
   }
 }
 
-// Look-ups on their way, as keys become available. Weight is float, or Bfloat16 in a narrow table.
-template <int kDim, bool kStream, Taking kTaking, class Weight = float>
+// Look-ups on their way, as keys become available. Weight is float, or Bfloat16 in a narrow table;
+// Collected is either.
+template <int kDim, bool kStream, Taking kTaking, class Weight = float, class Collected = float>
 class Lookup {
  public:
   // Looks up the worker's keys from its window's begin on; `out` is for Taking::kOutput.
@@ -170,9 +171,9 @@ class Lookup {
   int64_t num_checked() const { return num_checked_; }
 
  private:
-  static constexpr int64_t kRowsBehind = 1;
-  static constexpr int64_t kCheckBehind = 2;
-  static constexpr int64_t kRing = 4;
+  static constexpr int64_t kRowsBehind = 2;
+  static constexpr int64_t kCheckBehind = 5;
+  static constexpr int64_t kRing = 8;
 
   void Ask(int count) {
     AskForBuckets(cache_.table, worker_->keys + begin_ + num_asked_ * kGroup, count,
@@ -184,8 +185,8 @@ class Lookup {
     num_asked_rows_ = group + 1;
   }
   void Check(int64_t group, int count) {
-    CheckKeys<kDim, kStream, kTaking, Weight>(cache_, worker_, begin_ + group * kGroup, count,
-                                              stages_[group % kRing], out_);
+    CheckKeys<kDim, kStream, kTaking, Weight, Collected>(cache_, worker_, begin_ + group * kGroup,
+                                                         count, stages_[group % kRing], out_);
     num_checked_ += count;
   }
 

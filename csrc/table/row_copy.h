@@ -107,6 +107,16 @@ inline void StreamColumns(const float* src, Bfloat16* dst) {
   }
 }
 
+template <int kDim>
+inline void CopyColumns(const Bfloat16* src, int dim, Bfloat16* dst) {
+  __builtin_memcpy(dst, src, sizeof(Bfloat16) * static_cast<uint64_t>(kDim > 0 ? kDim : dim));
+}
+
+template <int kDim>
+inline void StreamColumns(const Bfloat16* src, Bfloat16* dst) {
+  StreamColumns<kDim / 2>(reinterpret_cast<const float*>(src), reinterpret_cast<float*>(dst));
+}
+
 // Orders streamed stores before whatever tells others that they are done.
 inline void EndStream() {
 #if defined(__SSE2__)

@@ -286,6 +286,13 @@ void TableBatch::PoolOver(size_t table, const RowOverlay& overlay, const float* 
 }
 
 void TableBatch::Find() {
+  // Most often all are, and no thread is woken for it.
+  const bool are_current = std::all_of(parts_.begin(), parts_.end(),
+                                       [](const Part& part) { return part.rows->IsCurrent(); });
+  if (are_current) {
+    for (Part& part : parts_) part.num_missing = 0;
+    return;
+  }
   ForParts([](size_t, Part* part) { part->num_missing = part->rows->FindAgain(); });
 }
 

@@ -36,7 +36,9 @@ class TableRows {
   virtual int64_t Find(const uint64_t* keys, int64_t count) = 0;
   // The same of the keys that the rows of another table have found last, in a cache of this kind.
   virtual int64_t FindAs(const TableRows& other) = 0;
-  // Looks the batch up again, unless its rows are known to be where they were.
+  // True if the batch's rows are known to be where they were.
+  virtual bool IsCurrent() const = 0;
+  // Looks the batch up again, unless it is current.
   virtual int64_t FindAgain() = 0;
   // Pins the rows of a batch of which none is missing. False: they cannot be pinned.
   virtual bool Pin() = 0;
@@ -85,9 +87,8 @@ class RowsIn final : public TableRows {
     }
     return Find(plan.keys(), plan.num_occurrences());
   }
-  int64_t FindAgain() override {
-    return cache_->IsCurrent(plan_) ? 0 : cache_->Find(&plan_, 0, -1);
-  }
+  bool IsCurrent() const override { return cache_->IsCurrent(plan_); }
+  int64_t FindAgain() override { return IsCurrent() ? 0 : cache_->Find(&plan_, 0, -1); }
   bool Pin() override {
     if (!cache_->Reserve(&plan_)) return false;
     cache_->Fill(&plan_, nullptr, nullptr, 0.0f, false);

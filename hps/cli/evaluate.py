@@ -7,7 +7,7 @@ import argparse
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
-from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
+from hps.cli.model_flags import add_model_flags, check_which, gpu_of, reading_of
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
 from hps.cli.server_flags import add_server_flags, client_config
 from hps.config import RankEnvironment
@@ -30,8 +30,19 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         metavar="DATA",
         help="the log's files in order, URLs, or patterns; .gz and .zst are unpacked",
     )
+    where = "give this, --model or --server"
+    add("--store", type=flags.path, metavar="DIR", help=f"folder of the store; {where}")
     add(
-        "--store", type=flags.path, metavar="DIR", help="folder of the store; give this or --server"
+        "--model",
+        type=flags.word,
+        metavar="URL",
+        help="a published model: the folder or URL that 'hps publish' writes to",
+    )
+    add(
+        "--version",
+        type=flags.whole(1),
+        metavar="N",
+        help="of a published model: its version; the newest if not given",
     )
     add_model_flags(parser)
     add(
@@ -71,16 +82,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.no_group:
         changes["group"] = None
     remote = client_config(arguments)
-    if (remote is None) == (arguments.store is None):
-        raise ConfigError("the model lies in a store or on servers; give --store or --server")
+    if sum(place is not None for place in (remote, arguments.store, arguments.model)) != 1:
+        raise ConfigError(
+            "the model lies in a store, on servers, or where it is published; give --store, "
+            "--server or --model"
+        )
+    check_which(arguments)
     if remote is not None and (arguments.gpu or arguments.device):
         raise ConfigError("--gpu and --device are the servers' own; leave them out with --server")
     gpu = gpu_of(arguments)
-    from hps.train import evaluate_remote, evaluate_store  # torch takes its time to import
+    from hps.train import (  # torch takes its time to import
+        evaluate_published,
+        evaluate_remote,
+        evaluate_store,
+    )
     from hps.train.report import format_table
 
     if remote is not None:
         figures = evaluate_remote(arguments.data, remote, arguments.checkpoint, **changes)
+    elif arguments.model is not None:
+        place, dram = arguments.model, arguments.dram
+        figures = evaluate_published(arguments.data, place, arguments.version, dram, gpu, **changes)
     else:
         figures = evaluate_store(
             arguments.data, arguments.store, arguments.checkpoint, arguments.dram, gpu, **changes
@@ -88,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = stream_for_people(arguments.json)
     name = figures["checkpoint"]
     which = "the newest checkpoint" if name is None else f"checkpoint {text_of(name)!r}"
+    which = which if arguments.model is None else f"version {name} of {arguments.model}"
     print(f"{figures['model']} of {which}", file=out)
     print(format_table(figures), file=out)
     write_json(arguments.json, figures)

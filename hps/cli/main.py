@@ -28,6 +28,7 @@ COMMANDS = {
     "models": ("models", "the models of a store, and how far each was trained"),
     "lookup": ("lookup", "the row of a raw value of a log, or of a key"),
     "publish": ("publish", "publish a store's model for serving, as a base or what changed"),
+    "versions": ("versions", "versions that are published; which one a server scores with"),
     "plan": ("plan", "size a cluster: GPU, DRAM, SSD and network of each rank"),
     "serve": ("serve", "serve a store over gRPC"),
     "serve-model": ("serve_model", "serve a model's scores over gRPC and HTTP"),

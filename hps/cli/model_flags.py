@@ -52,6 +52,14 @@ def gpu_of(arguments: argparse.Namespace) -> GpuCacheConfig | None:
     return None
 
 
+def check_which(arguments: argparse.Namespace) -> None:
+    """Refuses a tag of a published model, and a version of any other."""
+    if arguments.model is None and arguments.version is not None:
+        raise ConfigError("--version is of a published model; give --model URL, or --tag TAG")
+    if arguments.model is not None and arguments.checkpoint is not None:
+        raise ConfigError("--tag is of a store; a published model has numbers: --version N")
+
+
 def reading_of(arguments: argparse.Namespace, *more: str) -> dict[str, Any]:
     """Fields of `ReaderConfig` that were given: those above and `more`."""
     names = ("format", "delimiter", "batch_size", *more)

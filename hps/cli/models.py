@@ -19,6 +19,7 @@ from hps.cli.output import (
     checkpoint_name,
     printable,
     stream_for_people,
+    table_lines,
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
@@ -190,7 +191,8 @@ def _run(arguments: argparse.Namespace, where: str, place: _Folder | _Servers) -
         write_json(arguments.json, model)
         return 0
     found = place.models()
-    for line in _table([_HEAD, *map(_row, found.models)]) if found.models else ():
+    rows = [_HEAD, *map(_row, found.models)]
+    for line in table_lines(rows, _NUMBERS) if found.models else ():
         print(printable(line), file=out)
     for name in found.unseen:
         print(
@@ -240,17 +242,6 @@ def _row(model: JsonView) -> list[str]:
         model["parent"] or "-",
         _files(model["files"]),
     ]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with columns as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in _NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(_HEAD, row, widths, strict=True)
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def _shown(model: Json) -> Iterator[str]:

@@ -5,6 +5,7 @@ Above it: the commands of hps.cli. Below it: nothing.
 
 import argparse
 import sys
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -80,6 +81,25 @@ def write_json(path: Path | None, figures: object) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(error.errno, f"--json {path}: {error.strerror}") from error
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> Iterator[str]:
+    """Lines with columns as wide as their widest cell; the first row is the head.
+
+    Args:
+        rows: of equally many cells.
+        right: names, in the head, of columns that are set to the right, as numbers are.
+
+    >>> list(table_lines([("name", "rows"), ("a", "10"), ("bcdef", "7")], ["rows"]))
+    ['name   rows', 'a        10', 'bcdef     7']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(rows[0], row, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
 
 
 def printable(text: str) -> str:

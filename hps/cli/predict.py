@@ -7,9 +7,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from hps.cli import flags
-from hps.cli.model_flags import add_model_flags, gpu_of, reading_of
+from hps.cli.model_flags import add_model_flags, check_which, gpu_of, reading_of
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
-from hps.errors import ConfigError
 
 if TYPE_CHECKING:
     from hps.config import GpuCacheConfig
@@ -96,10 +95,7 @@ def _opened(
     model: "type[Model]", arguments: argparse.Namespace, gpu: "GpuCacheConfig | None"
 ) -> "Model":
     """The model of the store, or of the version, that the flags name."""
+    check_which(arguments)
     if arguments.model is None:
-        if arguments.version is not None:
-            raise ConfigError("--version is of a published model; give --model URL, or --tag TAG")
         return model.load(arguments.store, arguments.checkpoint, dram=arguments.dram, gpu=gpu)
-    if arguments.checkpoint is not None:
-        raise ConfigError("--tag is of a store; a published model has numbers: --version N")
     return model.load(arguments.model, version=arguments.version, dram=arguments.dram, gpu=gpu)

@@ -1,37 +1,41 @@
-"""`hps publish`: versions for serving of a store's checkpoints.
+"""`hps publish`: versions for serving of the checkpoints of a store, or of servers.
 
-Above it: `hps.cli.main`. Below it: `hps.publish.publisher`.
+Above it: `hps.cli.main`. Below it: `hps.publish.publisher`, `hps.RemoteParameterServer.publishing`.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from hps.cli import flags
 from hps.cli.output import JSON_HELP, check_out_path, stream_for_people, write_json
+from hps.cli.server_flags import add_server_flags, client_config
 from hps.common.json_text import Json
 from hps.errors import ConfigError, HpsError
 from hps.stops import Stops
 
 if TYPE_CHECKING:
-    from hps.publish.publisher import Publisher
     from hps.train.checkpoint_graphs import CheckpointGraphs
 
 _MOMENT_SECONDS = 0.1
+_TOLD_SECONDS = 10.0  # from one line about how far servers are to the next
 
 
 def add_parsers(subparsers: flags.Subparsers) -> None:
     """Adds `publish`."""
     parser = subparsers.add_parser(
         "publish",
-        help="publish a store's newest checkpoint for serving",
+        help="publish the newest checkpoint of a store, or of servers, for serving",
         description="Publishes a checkpoint for serving at URL: all rows and the dense part (a "
         "base), or what changed since the version before (a delta). The store, or the folder of "
-        "several ranks, is read beside a training. A version is seen there whole or not at all; "
+        "several ranks, is read beside a training; with --server each server writes its own rows, "
+        "where its --publish-to allows it. A version is seen there whole or not at all; "
         "'hps serve-model URL' and hps.Model.load(URL, follow=True) follow.",
     )
-    flags.add_store(parser)
     add = parser.add_argument
+    help_ = "folder of the store; or --server"
+    add("store", nargs="?", type=flags.path, metavar="DIR", help=help_)
     add("url", type=flags.word, metavar="URL", help="a folder, or a URL such as s3://bucket/ctr")
     flags.add_checkpoint(parser)
     add(
@@ -72,17 +76,30 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "pip install 'hps-ctr[onnx]'",
     )
     add("--keep", type=flags.whole(1), default=10, metavar="N", help="versions that stay; 10")
+    add(
+        "--now",
+        action="store_true",
+        help="with --server: the rows as they are, of a checkpoint that is taken for it where rows "
+        "have changed since the newest one",
+    )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    add_server_flags(parser.add_argument_group("servers instead of a store"))
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Publishes once, or for as long as nobody stops it."""
     check_out_path(arguments.json)
+    remote = client_config(arguments)
+    if (remote is None) == (arguments.store is None):
+        raise ConfigError("checkpoints lie in a store or on servers; give DIR or --server, and URL")
     if arguments.every is not None and arguments.checkpoint is not None:
         raise ConfigError("--every publishes the newest checkpoint; leave --checkpoint out")
+    if arguments.now and (remote is None or arguments.checkpoint is not None):
+        raise ConfigError("--now takes a checkpoint of servers: give --server, no --checkpoint")
     from hps.publish.options import PublishOptions  # numpy and pyarrow take their time to import
     from hps.publish.publisher import Publisher
+    from hps.publish.store_origin import StoreOrigin
 
     options = PublishOptions(
         dtype=arguments.dtype,
@@ -92,18 +109,48 @@ def run(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         graph=_graphs(arguments),
     )
-    out = stream_for_people(arguments.json)
-    with Publisher(arguments.store, arguments.url, options) as publisher:
-        made = publisher.publish(arguments.checkpoint)
-        _tell(made, arguments.url, out)
-        write_json(arguments.json, made)
-        if arguments.every is None:
-            return 0
-        with Stops() as stops:
-            stops.defer()
-            while not _is_asked_within(stops, arguments.every):
-                _publish_again(publisher, arguments.url, out)
+    if remote is None:
+        with Publisher(StoreOrigin(arguments.store), arguments.url, options) as publisher:
+            _publish(arguments, lambda: publisher.publish(arguments.checkpoint))
+        return 0
+    from hps.service.client.parameter_server import RemoteParameterServer
+
+    with RemoteParameterServer.of(remote) as client:
+        publishing, told = client.publishing, _Progress(stream_for_people(arguments.json))
+        with publishing.publisher(arguments.url, options, told) as of_servers:
+
+            def publish() -> Json:
+                checkpoint = publishing.take_if_changed() if arguments.now else arguments.checkpoint
+                return of_servers.publish(checkpoint)
+
+            _publish(arguments, publish)
     return 0
+
+
+def _publish(arguments: argparse.Namespace, publish: Callable[[], Json]) -> None:
+    out = stream_for_people(arguments.json)
+    made = publish()
+    _tell(made, arguments.url, out)
+    write_json(arguments.json, made)
+    if arguments.every is None:
+        return
+    with Stops() as stops:
+        stops.defer()
+        while not _is_asked_within(stops, arguments.every):
+            _publish_again(publish, arguments.url, out)
+
+
+class _Progress:
+    """Tells now and then how far the servers are."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._next = time.monotonic() + _TOLD_SECONDS
+
+    def __call__(self, rows: int, num_bytes: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _TOLD_SECONDS
+            print(f"{rows:,} rows so far, {num_bytes:,} bytes", file=self._out, flush=True)
 
 
 def _graphs(arguments: argparse.Namespace) -> "CheckpointGraphs | None":
@@ -122,9 +169,9 @@ def _is_asked_within(stops: Stops, seconds: float) -> bool:
     return bool(stops.asked)
 
 
-def _publish_again(publisher: "Publisher", url: str, out: TextIO) -> None:
+def _publish_again(publish: Callable[[], Json], url: str, out: TextIO) -> None:
     try:
-        made = publisher.publish()
+        made = publish()
     except HpsError as error:  # the next look may do better
         print(f"{time.strftime('%H:%M:%S')} not published: {error}", file=out, flush=True)
         return

@@ -174,6 +174,7 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         allow_insecure=arguments.allow_insecure,
         metrics=arguments.metrics,
         drain_seconds=arguments.drain_seconds,
+        publish_to=arguments.publish_to,
     )
 
 
@@ -254,6 +255,15 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_address_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("address and access")
+    group.add_argument(
+        "--publish-to",
+        type=flags.word,
+        action="append",
+        default=[],
+        metavar="URL",
+        help="what clients may have versions written to: this place and those below it, by the "
+        "credentials of the server's own environment; may be repeated; nowhere if not given",
+    )
     text = "address of the server; port 0: a free one"
     group.add_argument(
         "--listen", type=flags.word, default="127.0.0.1:50051", metavar="HOST:PORT", help=text

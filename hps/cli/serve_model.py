@@ -16,7 +16,7 @@ from hps.common.url_text import is_url
 
 if TYPE_CHECKING:
     from hps.serving.server import ModelServerOptions
-    from hps.train.model import LoadOptions
+    from hps.train.model_places import LoadOptions
 
 _ARENAS = 1  # one heap for all threads: what one frees another takes
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _loading(arguments: argparse.Namespace) -> "LoadOptions":
     """How the model is loaded; a published one is followed unless a version is named."""
-    from hps.train.model import is_published
+    from hps.train.model_places import is_published
 
     loading: LoadOptions = {"dram": arguments.dram, "gpu": gpu_of(arguments)}
     given = {name: getattr(arguments, name) for name in ("version", "cache_dir", "poll_seconds")}

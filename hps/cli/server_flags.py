@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
-    """Adds the flags to a parser or a group of one."""
+    """Adds the flags of servers of rows to a parser or a group of one."""
     add = parser.add_argument
     add(
         "--server",
@@ -32,6 +32,21 @@ def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
         help="name of this client: 1 to 64 letters, digits, '_', '.', '-'; a second client of the "
         "same name ends the session of the first; if not given, a new unique name",
     )
+    add_credential_flags(parser)
+    add("--wire", choices=WIRES, default="float32", help="format of rows; see docs/clients.md")
+    add("--push-wire", choices=WIRES, help="format of gradients; if not given, that of --wire")
+
+
+def add_model_server_flags(parser: flags.Flags) -> None:
+    """Adds those of `hps serve-model` to a group of a parser; `client_config` takes them, too."""
+    text = "gRPC address of a running 'hps serve-model'"
+    parser.add_argument("--server", type=flags.word, metavar="HOST:PORT", help=text)
+    add_credential_flags(parser)
+
+
+def add_credential_flags(parser: flags.Flags) -> None:
+    """Adds the flags that say who asks, and how long an answer may take."""
+    add = parser.add_argument
     add("--token", type=flags.path, metavar="FILE", help="file that holds a bearer token")
     add("--tls", action="store_true", help="use TLS; trust the system's authorities")
     add("--tls-ca", type=flags.path, metavar="FILE", help="use TLS; trust this authority (PEM)")
@@ -60,8 +75,6 @@ def add_server_flags(parser: flags.Flags, required: bool = False) -> None:
         metavar="SECONDS",
         help="deadline of a call, retries included; above 0",
     )
-    add("--wire", choices=WIRES, default="float32", help="format of rows; see docs/clients.md")
-    add("--push-wire", choices=WIRES, help="format of gradients; if not given, that of --wire")
 
 
 def client_config(options: argparse.Namespace) -> "ClientConfig | None":
@@ -70,7 +83,8 @@ def client_config(options: argparse.Namespace) -> "ClientConfig | None":
     Raises:
         ConfigError: flags of a server without one, a bad address, an empty token.
     """
-    names = ("client_id", "token", "tls_ca", "tls_cert", "tls_key", "tls_name", "push_wire")
+    known = ("client_id", "token", "tls_ca", "tls_cert", "tls_key", "tls_name", "push_wire")
+    names = [name for name in known if hasattr(options, name)]
     if options.server is None:
         given = [name for name in names if getattr(options, name) is not None]
         given += [name for name in ("tls", "allow_insecure") if getattr(options, name)]
@@ -90,15 +104,14 @@ def client_config(options: argparse.Namespace) -> "ClientConfig | None":
             key=options.tls_key,
             server_name=options.tls_name,
         )
+    of_rows = ("client_id", "wire", "push_wire")
     return ClientConfig(
         addresses=parse_addresses(options.server),
-        client_id=options.client_id,
         token=None if options.token is None else _token(options.token),
         tls=tls,
         deadline=options.deadline,
-        wire=options.wire,
-        push_wire=options.push_wire,
         allow_insecure=options.allow_insecure,
+        **{name: getattr(options, name) for name in of_rows if hasattr(options, name)},
     )
 
 

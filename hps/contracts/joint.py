@@ -255,6 +255,10 @@ class JointUpdate:
 class JointServer(Protocol):
     """Look-ups and steps of several tables at once. Any thread may call."""
 
+    @property
+    def threads(self) -> _C.ThreadPool:
+        """That work on them, and may work on what goes before and after, too."""
+
     def look_up(
         self,
         ids: JointIds,

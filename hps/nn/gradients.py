@@ -56,9 +56,13 @@ class PendingGradients:
     Forward and backward may run in several threads (autograd runs the backward of CPU tensors on
     the thread that asked for it). Who steps holds `lock` for as long: a backward that ends
     meanwhile waits, and counts for the next step.
+
+    Args:
+        threads: of the server, where its rows lie on the host: they copy gradients, too. None: this
+            has threads of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: "_C.ThreadPool | None" = None) -> None:
         # Asked for before any lock of the server. forget_rows, which comes from under those, does
         # without it.
         self.lock = threading.RLock()
@@ -72,7 +76,7 @@ class PendingGradients:
         self._joined: dict[str, torch.Tensor] = {}
         self._spare: dict[str, torch.Tensor] = {}
         self._copying = threading.Lock()  # guards the pool, which one thread uses at a time
-        self._threads: _C.ThreadPool | None = None
+        self._threads = threads
         # Forgets all gradients once they are applied; a builtin, so that no interrupt comes between
         # the rows' change and it, after which a step would apply them twice.
         self.forget_applied: Callable[[], None] = self._forwards.clear
@@ -100,7 +104,8 @@ class PendingGradients:
         """Gradients of pooled rows [B, F*D] to those of the bags, out [F*B, D].
 
         Not by torch on the host: its threads go on to look for work for some milliseconds, on the
-        cores that the step wants next (docs/decisions/0022-pooled-bags.md).
+        cores that the step wants next (docs/decisions/0022-pooled-bags.md). Nor by threads of its
+        own where the server has some, which would do the same for some microseconds.
         """
         if grad.device.type == HOST:
             with self._copying:
@@ -278,7 +283,9 @@ def pending_of(server: "RowServer") -> PendingGradients:
     if server.pending_gradients is None:
         with _FIRST_USE:  # two threads must not make two
             if server.pending_gradients is None:
-                server.pending_gradients = PendingGradients()
+                joint = server.joint
+                threads = None if joint is None else joint.threads
+                server.pending_gradients = PendingGradients(threads)
     pending = server.pending_gradients
     assert isinstance(pending, PendingGradients)
     return pending

@@ -75,6 +75,13 @@ class DataOptions:
         "files are read; if not given, a signal ends it",
         metavar="SECONDS",
     )
+    follow_retry: float = option(
+        600.0,
+        number(0),
+        "how long an object store of --follow that does not answer is asked again, by ever longer "
+        "waits of up to 10 seconds, before the run ends",
+        metavar="SECONDS",
+    )
     test: "Sequence[PathLike]" = option(
         (),
         DATA,

@@ -203,10 +203,11 @@ def _is_size(value: object) -> bool:
 
 
 def _is_log(value: object) -> bool:
-    """Of one of a log's names; in Python record batches, too."""
+    """Of one of a log's names; in Python record batches, too, and files that a folder has shown."""
     from hps.reader.batch_source import BatchSource  # which --help does not wait for
+    from hps.reader.urls import UrlFile
 
-    return isinstance(value, BatchSource) or _is_path(value)
+    return isinstance(value, BatchSource | UrlFile) or _is_path(value)
 
 
 def _is_device(value: object) -> bool:

@@ -6,7 +6,7 @@ tables.py, tiers/joint_rows.py.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
 from hps import _C
@@ -36,6 +36,12 @@ class JointBatches:
         self._in_order: dict[tuple[str, ...], tuple[str, ...]] = {}  # tables of batches, by theirs
         # Some may have been released. Guarded by the server's lock.
         self._pinned: WeakSet[JointBatchRows] = WeakSet()
+
+    @property
+    def threads(self) -> _C.ThreadPool:
+        """As JointServer has it."""
+        cache = next(iter(self._tables.stacks.values())).cache
+        return cast("_C.DramCache", cache).threads
 
     def look_up(
         self,

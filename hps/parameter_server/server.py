@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from hps.common.bags import BagPooling
     from hps.contracts.joint import JointServer
-
-    Publishable = ModelState | torch.nn.Module | None
+    from hps.publish.asked import Publishable
 
 __all__ = ["BatchRows", "ParameterServer", "RowUpdate"]
 

@@ -214,6 +214,9 @@ class _Remote:
     def create(self, name: str, data: bytes) -> None:
         def make() -> None:
             self._system.invalidate_cache()
+            # Some servers of S3 take no notice of the condition of a put.
+            if self._system.exists(self._path(name)):
+                raise FileExistsError
             self._system.pipe_file(self._path(name), data, mode="create")
 
         try:

@@ -5,9 +5,12 @@ lie; else they are copied.
 """
 
 import errno
+import fcntl
 import hashlib
+import shutil
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -18,6 +21,9 @@ from hps.publish.destination import Destination
 from hps.publish.version import StoredFile
 
 _PIECE_BYTES = 4 << 20
+_PREFIX = "fetched-"
+_HELD = "held"  # the file in a folder of copies that its process has locked
+_YOUNG_SECONDS = 60.0  # in which a folder of a living process may have no such file yet
 
 
 @contextmanager
@@ -44,7 +50,11 @@ def fetched(
 
     Cost: reads each file once, for its sha256.
     """
-    with TemporaryDirectory(prefix="fetched-", dir=beside) as folder:
+    with (
+        TemporaryDirectory(prefix=_PREFIX, dir=beside) as folder,
+        Path(folder, _HELD).open("wb") as held,
+    ):
+        fcntl.flock(held, fcntl.LOCK_EX)
         found = {}
         for number, file in enumerate(files):
             own = destination.local(file.name)
@@ -54,9 +64,35 @@ def fetched(
         yield {name: path for name, path in found.items() if path is not None}
 
 
+def remove_abandoned(beside: Path) -> None:
+    """Removes the copies of processes that have died while they fetched, from the folder that
+    `fetched` was given."""
+    for folder in beside.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        with (folder / _HELD).open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > _YOUNG_SECONDS
+
+
 def read_checked(destination: Destination, file: StoredFile) -> bytes:
     """A small file, whole and checked; errors as `fetched`."""
     return b"".join(_pieces(destination, file))
+
+
+def check_not_stopped(stopped: Event | None, where: str) -> None:
+    """Raises StoreError once the event is set: whoever reads is told to end."""
+    if stopped is not None and stopped.is_set():
+        raise StoreError(errno.ECANCELED, f"{where}: reading it was ended")
 
 
 def _read_checked(
@@ -85,8 +121,7 @@ def _pieces(
     try:
         with destination.open(file.name) as stream:
             while piece := stream.read(_PIECE_BYTES):
-                if stopped is not None and stopped.is_set():
-                    raise StoreError(errno.ECANCELED, f"{where}: reading it was ended")
+                check_not_stopped(stopped, where)
                 digest.update(piece)
                 count += len(piece)
                 yield piece

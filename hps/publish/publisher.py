@@ -1,8 +1,9 @@
-"""Publisher: makes versions of a store's checkpoints at a destination.
+"""Publisher: makes versions of checkpoints at a destination.
 
-Above it: `hps.ParameterServer.publish`, `hps publish`, `hps train --publish`. Below it: source.py
-(a checkpoint), version_writer.py (its files), version.py, destination.py. A version is found by
-comparing rows: what compaction has moved, or what an update has left as it was, is in no delta.
+Above it: `hps.ParameterServer.publish`, `hps.RemoteParameterServer.publish`, `hps publish`, `hps
+train --publish`. Below it: origin.py (where checkpoints are), version_writer.py (a version's
+files), version.py, destination.py. A version is found by comparing rows: what compaction has moved,
+or what an update has left as it was, is in no delta.
 """
 
 import hashlib
@@ -10,14 +11,14 @@ import os
 import time
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError, HpsError
 from hps.publish.destination import Destination, TakenError, open_destination
 from hps.publish.leases import oldest_leased
 from hps.publish.options import PublishOptions
-from hps.publish.source import Source
+from hps.publish.origin import C, Origin, Published
 from hps.publish.version import (
     BASE,
     DATA,
@@ -29,8 +30,7 @@ from hps.publish.version import (
     load_version,
     newest_version,
 )
-from hps.publish.version_writer import VersionWriter, described, source_of
-from hps.ssd_store.promote import promote
+from hps.publish.version_writer import VersionWriter, source_of
 
 # A base comes again when the deltas since the last one have more bytes than this share of it, or
 # are so many.
@@ -38,15 +38,15 @@ _MOST_DELTAS = 0.5
 _MOST_LINKS = 64
 
 
-class Publisher:
-    """Publishes a store's checkpoints to one destination, one after the other. A context manager.
+class Publisher(Generic[C]):
+    """Publishes an origin's checkpoints to one destination, one after the other. A context manager.
 
     The checkpoint that was published last stays open, so that the next delta need not open it
     again; it, and the one before it, keep their files in the store: they have the promoted name
     `publisher.pin`.
 
     Args:
-        path: the store, or the folder of several ranks.
+        origin: where the checkpoints are: `hps.publish.store_origin.StoreOrigin` of a store.
         place: the destination: a folder, or a URL that fsspec knows.
         options: what is published.
 
@@ -56,14 +56,15 @@ class Publisher:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        origin: Origin[C],
         place: str | os.PathLike[str],
         options: PublishOptions | None = None,
     ) -> None:
-        self._path = path
+        self._origin = origin
         self._destination = open_destination(place)
         self.options = options or PublishOptions()
-        self._before: Source | None = None
+        self._before: C | None = None
+        self._pinned: float | None = None  # when that was created which has the name; None: unknown
         self._known: list[Version] = []  # the chain of the newest version
         self.pin = f"published-{hashlib.sha256(self._destination.shown.encode()).hexdigest()[:8]}"
 
@@ -94,9 +95,8 @@ class Publisher:
         with ExitStack() as opened:
             # Rows whose score may have fallen are looked for in all of the checkpoint before.
             shares_index = self.options.min_score is None
-            after = opened.enter_context(
-                Source.open(self._path, checkpoint, self._before, shares_index=shares_index)
-            )
+            after = self._origin.open(checkpoint, self._before, shares_index=shares_index)
+            opened.callback(after.close)
             made = self._publish(after)
             self._keep_open(after)
             opened.pop_all()
@@ -119,11 +119,11 @@ class Publisher:
     ) -> None:
         self.close()
 
-    def _keep_open(self, source: Source) -> None:
+    def _keep_open(self, source: C) -> None:
         self.close()
         self._before = source
 
-    def _publish(self, after: Source) -> Json:
+    def _publish(self, after: C) -> Json:
         newest = newest_version(self._destination)
         if newest is not None and _is_of(newest, after, self.options):
             return _told(newest, None, None, 0) | {"kind": None}
@@ -131,16 +131,20 @@ class Publisher:
         if before is None and self.options.kind == DELTA:
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
-        work = VersionWriter(self._destination, number, after, self.options)
-        # First, so that it is still there by the time that the version is.
-        promote(self._path, after.info["id"], self.pin)
+        work = VersionWriter(self._origin, self._destination, number, after, self.options)
+        # First, so that it is still there by the time that the version is. What the newest version
+        # is of comes before it, where an attempt that failed has taken the name from it: of those
+        # that had the name the last two are kept.
+        if before is not None and self._pinned != before.created:
+            self._origin.pin(before, self.pin)
+        self._pinned = None
+        self._origin.pin(after, self.pin)
+        self._pinned = after.created
         try:
             follows = newest if before is not None else None
             version = work.make(follows, before, self._wants_base(newest, before))
         except BaseException:
             work.drop()
-            if before is not None:  # however often this fails, it is what the next one follows
-                promote(self._path, before.info["id"], self.pin)
             raise
         try:
             _commit(self._destination, version)
@@ -155,32 +159,22 @@ class Publisher:
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None, "not_removed": not_removed}
 
-    def _find_before(self, newest: Version | None, after: Source) -> tuple[str, Source | None]:
+    def _find_before(self, newest: Version | None, after: C) -> tuple[str, C | None]:
         """(why there is none, or empty; the checkpoint of the newest version)."""
         if newest is None:
             return "nothing is published there yet", None
         if self.options.kind == BASE:
             return "a base was asked for", None
-        if not after.can_follow:
-            return "a store of engine 'rocksdb' cannot tell what has changed", None
         source = newest.source
-        if source["store"] != after.identity:
-            return f"version {newest.number} is of another store", None
-        if source["lineage"] != after.lineage:
-            return "the store went back to an older checkpoint since the newest version", None
-        if after.info["created"] < source["created"]:
-            return f"version {newest.number} is of a newer checkpoint", None
+        if why := after.why_apart(newest.number, source):
+            return why, None
         if source["options"] != self.options.described():
             return "the newest version was published with other options", None
-        if source["tables"] != described(after):
-            return "tables, or their rules, are others than those of the newest version", None
-        if self._before is not None and self._before.info["created"] == source["created"]:
+        if self._before is not None and self._before.created == source["created"]:
             return "", self._before
-        listed = after.store.checkpoints()
-        kept = [one for one in listed if one["created"] == source["created"]]
-        if not kept:
+        before = self._origin.find(source, after)
+        if before is None:
             return f"checkpoint {source['checkpoint']!r}, published last, is gone", None
-        before = Source.open(self._path, kept[0]["id"])
         self._keep_open(before)
         return "", before
 
@@ -196,7 +190,7 @@ class Publisher:
             self._known = chain_of(self._destination, newest.number)
         return self._known
 
-    def _wants_base(self, newest: Version | None, before: Source | None) -> bool:
+    def _wants_base(self, newest: Version | None, before: C | None) -> bool:
         if newest is None or before is None:
             return True
         if self.options.kind == DELTA:
@@ -260,7 +254,7 @@ def _commit(destination: Destination, version: Version) -> None:
         ) from None
 
 
-def _is_of(version: Version, after: Source, options: PublishOptions) -> bool:
+def _is_of(version: Version, after: Published, options: PublishOptions) -> bool:
     """Whether publishing this again would make the same."""
     return options.kind != BASE and version.source == source_of(after, options)
 

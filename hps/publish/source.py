@@ -18,9 +18,10 @@ from hps.checkpoint.blobs import (
     decode_model,
     decode_period,
     decode_rules,
+    table_to_json,
     tables_from_store,
 )
-from hps.checkpoint.names import find_listed
+from hps.checkpoint.names import find_listed, text_of
 from hps.common.expiry import Expiry
 from hps.common.json_text import Json, JsonView
 from hps.common.row_layout import Images, Keys
@@ -33,6 +34,8 @@ from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import open_store
 from hps.ssd_store.store import SsdStore
 from hps.table.life_rules import native_rules
+
+_SERVED = ("name", "dim", "initializer", "features", "shared_vocabulary")
 
 
 @dataclass
@@ -47,7 +50,6 @@ class Source:
         lineage: of the rows: another one after each return to an older checkpoint.
         period, rules: as of the checkpoint.
         tables: by name.
-        model: what the checkpoint holds beside rows; None: nothing.
     """
 
     path: Path
@@ -58,7 +60,7 @@ class Source:
     period: int
     rules: dict[str, Expiry]
     tables: dict[str, TableConfig]
-    model: Json | None = None
+    _extras: dict[str, bytes] = field(default_factory=dict, repr=False)
     _native: dict[str, _C.LifeRules] = field(default_factory=dict)
 
     @classmethod
@@ -68,6 +70,7 @@ class Source:
         checkpoint: str | int | None,
         beside: "Source | None" = None,
         *,
+        rows: bool = True,
         shares_index: bool = False,
     ) -> Self:
         """Opens a checkpoint of a store, or of a folder of ranks.
@@ -76,6 +79,7 @@ class Source:
             path: of it.
             checkpoint: tag, promoted name or id; None: the newest.
             beside: another one of it, whose index is the same for the most part.
+            rows: they are read; without them nothing waits for an index.
             shares_index: with that one, which can be asked for keys alone from then on.
 
         Raises:
@@ -83,7 +87,8 @@ class Source:
                 cannot be read.
         """
         folder = Path(path).absolute()
-        store = _open(folder, checkpoint, _useful(folder, checkpoint, beside), shares_index)
+        useful = _useful(folder, checkpoint, beside)
+        store = _open(folder, checkpoint, useful, rows=rows, shares_index=shares_index)
         try:
             listed = store.checkpoints()
             extras = store.extras(None)
@@ -98,16 +103,70 @@ class Source:
                 period=decode_period(extras),
                 rules=decode_rules(extras),
                 tables={table.name: table for table in tables},
-                model=decode_model(extras) if MODEL in extras else None,
+                _extras={name: blob for name, blob in extras.items() if name == MODEL},
             )
         except BaseException:
             store.close()
             raise
 
     @property
+    def created(self) -> float:
+        """As Published."""
+        return float(self.info["created"])
+
+    @property
+    def name(self) -> str:
+        """As Published."""
+        return text_of(self.info["tag"] or self.info["id"])
+
+    @property
+    def seed(self) -> int:
+        """As Published."""
+        return int(self.store.seed)
+
+    @property
+    def model(self) -> Json | None:
+        """As Published; decoded now, which takes torch."""
+        return decode_model(self._extras) if self._extras else None
+
+    @property
     def can_follow(self) -> bool:
         """Whether changes between two checkpoints can be found: of segments, not of RocksDB."""
         return all(isinstance(part, SsdStore) for part in _parts(self.store))
+
+    def source(self) -> Json:
+        """As Published."""
+        return {
+            "store": self.identity,
+            "lineage": self.lineage,
+            "checkpoint": self.name,
+            "created": self.created,
+            "tables": self.described(),
+        }
+
+    def why_apart(self, number: int, source: JsonView) -> str:
+        """As Published."""
+        if not self.can_follow:
+            return "a store of engine 'rocksdb' cannot tell what has changed"
+        if source["store"] != self.identity:
+            return f"version {number} is of another store"
+        if source["lineage"] != self.lineage:
+            return "the store went back to an older checkpoint since the newest version"
+        if self.created < source["created"]:
+            return f"version {number} is of a newer checkpoint"
+        if source["tables"] != self.described():
+            return "tables, or their rules, are others than those of the newest version"
+        return ""
+
+    def described(self) -> list[Json]:
+        """Tables, as far as they are served, and rules: versions of one lineage have the same."""
+        found = []
+        for name, table in sorted(self.tables.items()):
+            fields = table_to_json(table)
+            rules = self.rules.get(name)
+            served = {one: fields[one] for one in _SERVED}
+            found.append({**served, "rules": None if rules is None else rules.described()})
+        return found
 
     def keys_since(self, before: "Source", table: str) -> Keys | None:
         """Keys of the rows that may have changed since another checkpoint of the same store;
@@ -165,7 +224,12 @@ def _useful(folder: Path, checkpoint: str | int | None, beside: Source | None) -
 
 
 def _open(
-    folder: Path, checkpoint: str | int | None, beside: RowTier | None, shares_index: bool
+    folder: Path,
+    checkpoint: str | int | None,
+    beside: RowTier | None,
+    *,
+    rows: bool,
+    shares_index: bool,
 ) -> RowTier:
     if Catalog.load(folder) is not None:
         return ClusterStore.open(folder, [], read_only=True, checkpoint=checkpoint)
@@ -178,6 +242,7 @@ def _open(
         read_only=True,
         checkpoint=checkpoint,
         beside=own,
+        rows=rows,
         shares_index=shares_index,
     )
 

@@ -42,6 +42,24 @@ def listed_versions(destination: Destination) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def is_data_folder(name: str) -> bool:
+    """True of the name of a folder of a version's data.
+
+    >>> is_data_folder("data/00000007-1f2e3d4c"), is_data_folder("data/../x")
+    (True, False)
+    """
+    return _FOLDER.fullmatch(name) is not None
+
+
+def number_of(folder: str) -> int:
+    """The number of the version that a folder of data was made for.
+
+    >>> number_of("data/00000007-1f2e3d4c")
+    7
+    """
+    return int(folder.removeprefix(f"{DATA}/").partition("-")[0])
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """One file of a version's data.

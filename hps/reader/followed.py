@@ -19,7 +19,7 @@ from pathlib import Path
 from hps.common.url_text import hidden_url, is_url
 from hps.errors import ConfigError, StoreError
 from hps.reader.position import Position
-from hps.reader.urls import Listed, LogFile, UrlFolder
+from hps.reader.urls import USUAL, Listed, LogFile, Patience, UrlFolder
 
 _BEFORE = (".", "_")  # hidden, and what Hadoop and Spark write beside their files
 _AFTER = (".tmp", ".part")
@@ -32,6 +32,7 @@ class FollowedFolder:
 
     Args:
         folder: of this machine, or a URL of a file system that lists its files.
+        patience: of those who read files behind a URL, with a network that fails.
 
     Attributes:
         shown: what it is called in messages.
@@ -49,11 +50,11 @@ class FollowedFolder:
     (['b.tsv'], [])
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], patience: Patience = USUAL) -> None:
         text = os.fspath(folder)
         self.shown = hidden_url(text)
         self._folder: UrlFolder | _LocalFolder = (
-            UrlFolder(text) if is_url(text) else _LocalFolder(Path(text))
+            UrlFolder(text, patience) if is_url(text) else _LocalFolder(Path(text))
         )
         self._known: dict[str, Listed] = {}  # in the order of their names
         self._gone: set[str] = set()
@@ -88,7 +89,8 @@ class FollowedFolder:
 
         Raises:
             ConfigError: one of them sorts before one that was given out.
-            StoreError: one that was given out has another size now; or the folder cannot be listed.
+            StoreError: one that was given out has another size now; or the folder cannot be listed,
+                AwayError where it may be a moment later. Then nothing was given out.
         """
         listed = self._list()
         for name, now in listed.items():

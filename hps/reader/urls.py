@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from glob import has_magic
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +25,8 @@ _WEB = ("http", "https")
 _LISTS_MARKS = ("s3", "s3a")  # whose listings tell the ETag that a request for the file tells
 _TRIES = 4
 _FIRST_WAIT_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 10.0
+_MOMENT_SECONDS = 0.1  # in which it is noticed that nobody waits any more
 _PATIENCE_SECONDS = 5.0  # what has failed for so long has been tried again by the library
 _AHEAD_BYTES = 4 << 20  # of what is read from front to back
 _QUERY = re.compile(r"\?[^/?=]+=.*$")  # a `?` alone may be of a name
@@ -31,6 +34,28 @@ _QUERY = re.compile(r"\?[^/?=]+=.*$")  # a `?` alone may be of a name
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "updated", "mtime", "created")
 
 T = TypeVar("T")
+
+
+class AwayError(StoreError):
+    """What is behind a URL does not answer, or not rightly, however often it is asked."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How much longer than usual a read is tried again, by one who would rather wait than end.
+
+    Args:
+        seconds: since it has failed first.
+        tell: is told, in words, that it waits, and that it goes on.
+        is_over: nobody waits any more.
+    """
+
+    seconds: float = 0.0
+    tell: Callable[[str], None] = lambda text: None
+    is_over: Callable[[], bool] = lambda: False
+
+
+USUAL = Patience()
 
 
 @dataclass(frozen=True)
@@ -51,6 +76,7 @@ class UrlFile:
         system: fsspec's file system.
         path: the file's name there.
         listed: what a listing has just said of it; None: it is asked for.
+        patience: with a network that fails.
 
     Raises:
         StoreError: it is not there, a folder, or the network fails. ConfigError: no size is told.
@@ -64,13 +90,19 @@ class UrlFile:
     """
 
     def __init__(
-        self, url: str, system: Any, path: str, listed: Mapping[str, Any] | None = None
+        self,
+        url: str,
+        system: Any,
+        path: str,
+        listed: Mapping[str, Any] | None = None,
+        patience: Patience = USUAL,
     ) -> None:
         self._given = url  # to know its password in what a library says
         self._url = hidden_url(url)  # no password in messages and checkpoints
         self._scheme = url.partition("://")[0].lower()
         self._system = system
         self._path = path
+        self._patience = patience
         is_told = self._scheme in _LISTS_MARKS and listed is not None and bool(listed.get("ETag"))
         self._info = self._described(listed) if is_told else self._look()  # type: ignore[arg-type]
         plain = Path(path.rsplit("?", 1)[0] if self._scheme in _WEB else _QUERY.sub("", path))
@@ -89,7 +121,7 @@ class UrlFile:
             self._system.invalidate_cache()
             return self._system.info(self._path)
 
-        return self._described(_tried(self._given, ask))
+        return self._described(_tried(self._given, ask, patience=self._patience))
 
     def _described(self, info: Mapping[str, Any]) -> tuple[int, str]:
         if info.get("type") == "directory":
@@ -130,7 +162,7 @@ class UrlFile:
             self._refuse_change()
             return data
 
-        return UrlStream(self._given, self._info[0], fetch, ahead)
+        return UrlStream(self._given, self._info[0], fetch, ahead, self._patience)
 
     def _refuse_change(self) -> None:
         found = self._look()
@@ -157,13 +189,22 @@ class UrlStream(io.RawIOBase):
         size: of the file.
         fetch: the bytes of a range, by its begin and end.
         ahead: bytes to fetch at least, for those who read on.
+        patience: with a network that fails.
     """
 
-    def __init__(self, url: str, size: int, fetch: Callable[[int, int], bytes], ahead: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        size: int,
+        fetch: Callable[[int, int], bytes],
+        ahead: int,
+        patience: Patience = USUAL,
+    ) -> None:
         self._url = url
         self.size = size
         self._fetch = fetch
         self._ahead = ahead
+        self._patience = patience
         self._place = 0
         self._held = b""
         self._held_from = 0
@@ -219,7 +260,7 @@ class UrlStream(io.RawIOBase):
                 raise EOFError(f"{len(data):,} bytes came of {count:,} from byte {begin:,} on")
             return data
 
-        return _tried(self._url, fetch, is_over=lambda: self.closed)
+        return _tried(self._url, fetch, lambda: self.closed, self._patience)
 
 
 LogFile = Path | UrlFile | BatchSource
@@ -243,12 +284,17 @@ class Listed:
 class UrlFolder:
     """A folder behind a URL, whose files are listed again and again.
 
+    Args:
+        url: of it.
+        patience: of those who read its files, with a network that fails.
+
     Raises:
         ConfigError: what the URL needs is not installed, or it is of a web server.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: Patience = USUAL) -> None:
         self._url = url
+        self._patience = patience
         self._scheme = url.partition("://")[0]
         if self._scheme.lower() in _WEB:
             raise ConfigError(
@@ -263,7 +309,7 @@ class UrlFolder:
         is an empty one: object stores know no other.
 
         Raises:
-            StoreError: it cannot be listed.
+            StoreError: it cannot be listed; AwayError where it may be a moment later.
         """
         self._system.invalidate_cache()
         found: dict[str, Listed] = {}
@@ -281,7 +327,7 @@ class UrlFolder:
             found[name] = Listed(
                 size if isinstance(size, int) else -1,
                 _mark_of(info),
-                partial(UrlFile, url, self._system, path, info),
+                partial(UrlFile, url, self._system, path, info, self._patience),
             )
         return found, sorted(others)
 
@@ -411,16 +457,25 @@ def _login(url: str) -> str:
     return rest[: rest.find(f"@{host}") + 1]
 
 
-def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
+def _tried(
+    url: str,
+    act: Callable[[], T],
+    is_over: Callable[[], bool] = lambda: False,
+    patience: Patience = USUAL,
+) -> T:
     """What `act` returns, tried again where a network may be at fault, until it is over.
 
     Raises:
-        StoreError: names the URL.
+        StoreError: names the URL; AwayError where the network may be at fault.
     """
-    wait, started = _FIRST_WAIT_SECONDS, time.monotonic()
-    for number in range(1, _TRIES + 1):
+    wait, started, has_told = _FIRST_WAIT_SECONDS, time.monotonic(), False
+    for number in count(1):
         try:
-            return act()
+            found = act()
+            if has_told:
+                took = time.monotonic() - started
+                patience.tell(f"{hidden_url(url)} is read again, after {took:.0f} s")
+            return found
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
             is_refused = isinstance(error, PermissionError)
             code = error.errno or (errno.EACCES if is_refused else errno.ENOENT)
@@ -434,13 +489,21 @@ def _tried(url: str, act: Callable[[], T], is_over: Callable[[], bool] = lambda:
             raise
         except Exception as error:  # of whatever library reads it
             took = time.monotonic() - started
-            if number == _TRIES or took >= _PATIENCE_SECONDS or is_over():
-                times = f"{number} time{'s' if number > 1 else ''}"
-                raise StoreError(
-                    getattr(error, "errno", None) or errno.EIO,
-                    f"cannot read {hidden_url(url)}, tried {times}: "
-                    f"{type(error).__name__}: {_told(url, error)}",
-                ) from error
-            time.sleep(wait)
-            wait *= 2
+            times = f"{number} time{'s' if number > 1 else ''}"
+            text = f"cannot read {hidden_url(url)}, tried {times}: "
+            text += f"{type(error).__name__}: {_told(url, error)}"
+            has_failed = number >= _TRIES or took >= _PATIENCE_SECONDS
+            if is_over() or patience.is_over() or (has_failed and took >= patience.seconds):
+                raise AwayError(getattr(error, "errno", None) or errno.EIO, text) from error
+            if has_failed and not has_told:
+                has_told = True
+                patience.tell(f"{text}; it is tried again for {patience.seconds:g} s")
+            _sleep(wait, lambda: is_over() or patience.is_over())
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
     raise AssertionError("unreachable")
+
+
+def _sleep(seconds: float, is_over: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not is_over():
+        time.sleep(min(left, _MOMENT_SECONDS))

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hps.common.json_text import Json, parse_json
+from hps.common.row_layout import Floats
 from hps.errors import ConfigError
 from hps.serving.refusals import invalid
 from hps.serving.scorer import OUTPUT, Scored
@@ -126,6 +129,60 @@ def read_lookup(body: bytes, most: int) -> tuple[str, list[int]]:
         if not isinstance(key, int) or isinstance(key, bool) or not -(2**63) <= key < 2**64:
             raise invalid(f"keys: {key!r} is no key, a whole number of 64 bits")
     return table, [key % 2**64 for key in keys]
+
+
+def read_version(body: bytes) -> int | None:
+    """The number of {"version": 41}; None of {"follow": true}.
+
+    Raises:
+        Refusal, ConfigError: it is neither.
+    """
+    request = _object(body)
+    if len(request) == 1 and request.get("follow") is True:
+        return None
+    number = request.get("version")
+    if len(request) != 1 or not isinstance(number, int) or isinstance(number, bool):
+        raise invalid('give {"version": 41}, a version that is kept, or {"follow": true}')
+    return number
+
+
+@dataclass(frozen=True)
+class GivenOutcomes:
+    """What became of examples: float32 [B] each; see OutcomeFigures."""
+
+    version: str
+    scores: Floats
+    labels: Floats
+    weights: Floats | None
+
+
+def read_outcomes(body: bytes) -> GivenOutcomes:
+    """Of {"version": "41", "scores": [0.02, 0.3], "labels": [0, 1], "weights": [1, 1]}, of which
+    the weights may be left out.
+
+    Raises:
+        Refusal, ConfigError: it is none.
+    """
+    request = _object(body)
+    version = request.get("version")
+    version = str(version) if type(version) is int else version
+    if not isinstance(version, str):
+        raise invalid('give {"version": "41", "scores": [0.02, 0.3], "labels": [0, 1]}')
+    scores, labels = (_floats(request, name) for name in ("scores", "labels"))
+    weights = _floats(request, "weights") if "weights" in request else None
+    return GivenOutcomes(version, scores, labels, weights)
+
+
+def _floats(request: Mapping[str, Any], name: str) -> Floats:
+    values = _member(request, name, list, [])
+    for value in values:
+        if not isinstance(value, int | float) or (isinstance(value, bool) and name != "labels"):
+            raise invalid(f"{name}: {str(value)[:40]!r} is no number")
+    try:
+        with np.errstate(over="ignore"):  # infinity is refused with its place
+            return np.array(values, np.float32)
+    except OverflowError:
+        raise invalid(f"{name}: a whole number is too large") from None
 
 
 def _object(text: bytes) -> Json:

@@ -19,6 +19,7 @@ from hps.service.server.auth import Caller
 from hps.service.server.call_counts import CallCounts
 from hps.service.server.metrics import call_families, tier_families
 from hps.serving.figures import Histogram
+from hps.serving.outcomes import BUCKETS
 from hps.serving.scorer import Scorer
 
 
@@ -80,6 +81,28 @@ class ScorerCollector:
         )
         served.add_metric((scorer.name, scorer.model.version), 1.0)
         yield served
+        yield from self._outcomes()
+        if scorer.model.has_versions:
+            state = scorer.model.following()
+            for name, text, value in (
+                ("hps_model_following", "1 while newer versions are taken over", "is_following"),
+                ("hps_model_newest", "Newest version seen where it is published", "newest"),
+                ("hps_model_created_seconds", "When the served version was made", "created"),
+            ):
+                yield GaugeMetricFamily(name, text, float(state[value]))
+
+    def _outcomes(self) -> Iterator[Metric]:
+        found = self._scorer.outcomes.snapshot()
+        for name, text, part in (
+            ("hps_outcomes", "Examples whose outcome was told, by version and score", "examples"),
+            ("hps_outcome_clicks", "Sum of their labels, weighted", "clicks"),
+            ("hps_outcome_scores", "Sum of their scores, weighted", "scores"),
+        ):
+            family = CounterMetricFamily(name, text, labels=("version", "score"))
+            for version, one in found.items():
+                for bucket, value in zip(BUCKETS, getattr(one, part).tolist(), strict=True):
+                    family.add_metric((version, bucket), value)
+            yield family
 
 
 class _View(Collector):

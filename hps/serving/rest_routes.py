@@ -9,7 +9,13 @@ import numpy as np
 
 from hps.common.json_text import Json
 from hps.common.version import __version__
-from hps.service.server.auth import READ, require_right, require_some_right
+from hps.service.server.auth import (
+    ADMIN,
+    EVERY_TABLE,
+    READ,
+    require_right,
+    require_some_right,
+)
 from hps.service.server.health import Health
 from hps.serving.inference_handlers import EXTENSIONS, SERVER_NAME
 from hps.serving.json_messages import (
@@ -18,9 +24,12 @@ from hps.serving.json_messages import (
     read_columns,
     read_infer,
     read_lookup,
+    read_outcomes,
+    read_version,
 )
 from hps.serving.rest import HttpAnswer, HttpRequest, Route
 from hps.serving.scorer import OUTPUT, Scorer
+from hps.serving.versions import Versions
 
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
@@ -32,12 +41,14 @@ class RestRoutes:
 
     Args:
         scorer: that answers.
+        versions: of its model.
         health: whether the server is ready.
-        max_keys: of a look-up.
+        max_keys: of a look-up, and examples of a call of outcomes.
     """
 
-    def __init__(self, scorer: Scorer, health: Health, max_keys: int) -> None:
+    def __init__(self, scorer: Scorer, versions: Versions, health: Health, max_keys: int) -> None:
         self._scorer = scorer
+        self._versions = versions
         self._health = health
         self._max_keys = max_keys
 
@@ -49,6 +60,9 @@ class RestRoutes:
             Route("GET", "/v2", "http server", self._server),
             Route("POST", _PLAIN + ":predict", "http predict", self._predict),
             Route("POST", _PLAIN + ":lookup", "http lookup", self._lookup),
+            Route("GET", _PLAIN + "/versions", "http versions", self._list_versions),
+            Route("POST", _PLAIN + ":version", "http version", self._set_version),
+            Route("POST", _PLAIN + ":outcome", "http outcome", self._outcome),
         ]
         for path in (_MODEL, _VERSION):
             found += [
@@ -115,6 +129,28 @@ class RestRoutes:
         self._check(request)
         rows, version = self._scorer.lookup(table, np.array(keys, np.uint64))
         return _json({"rows": rows.tolist(), "model_version": version})
+
+    def _list_versions(self, request: HttpRequest) -> HttpAnswer:
+        self._scorer.check_caller(request.caller)
+        self._check(request)
+        return _json(self._versions.state())
+
+    def _set_version(self, request: HttpRequest) -> HttpAnswer:
+        require_right(request.caller, EVERY_TABLE, ADMIN)
+        self._check(request)
+        number = read_version(request.body)
+        if number is None:
+            return _json(self._versions.follow(request.deadline))
+        return _json(self._versions.go_to(number, request.deadline))
+
+    def _outcome(self, request: HttpRequest) -> HttpAnswer:
+        self._scorer.check_reporter(request.caller)
+        self._check(request)
+        given = read_outcomes(request.body)
+        added = self._scorer.add_outcomes(
+            given.version, given.scores, given.labels, given.weights, self._max_keys
+        )
+        return _json({"examples": added})
 
     def _check(self, request: HttpRequest) -> str:
         """The version of the path, empty if it names none; NOT_FOUND of what is not served."""

@@ -4,6 +4,7 @@ Above it: the handlers of both protocols, one thread a request. Below it: inputs
 `hps.Model`.
 """
 
+import errno
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,13 @@ from typing import Any
 from hps.common.arrays import as_numpy
 from hps.common.field_checks import require_whole
 from hps.common.row_layout import Floats, Keys
-from hps.errors import ConfigError, DataError
-from hps.service.messages.status import Code, Refusal, not_found
-from hps.service.server.auth import READ, Caller
+from hps.errors import ConfigError, DataError, StoreError
+from hps.service.messages.status import Code, Refusal, not_found, too_large
+from hps.service.server.auth import READ, WRITE, Caller
 from hps.serving.batcher import Batcher, BatchOptions
 from hps.serving.figures import ScoreFigures
 from hps.serving.inputs import DENSE, KEYS, LINES, Inputs
+from hps.serving.outcomes import OutcomeFigures
 from hps.serving.refusals import invalid
 from hps.serving.tensors import BYTES, Tensor
 from hps.train.model import Model
@@ -28,8 +30,9 @@ from hps.v1.parameter_server_pb2 import ErrorDetail
 
 OUTPUT = "probability"
 _NAME = re.compile(r"[\w.\-]{1,64}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")  # of a version
 _MOST_LISTED = 2048  # columns in a model's metadata
-_LOOKUP_TRIES = 8
+_TRIES = 8  # of what a new version has come into
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,7 @@ class Scorer:
         self.model = model
         self.name = options.name
         self.figures = ScoreFigures()
+        self.outcomes = OutcomeFigures()
         self._max_rows = options.max_rows
         self._inputs = (model.loaded, Inputs(model, options.max_rows))
         self.batcher = Batcher(self._predict, options.batch, self.figures)
@@ -123,6 +127,44 @@ class Scorer:
                 f"{caller.name!r} lacks the right 'read' on some table of the model, and a score "
                 "tells of all",
             )
+
+    def check_reporter(self, caller: Caller) -> None:
+        """Refuses one that may not tell what became of scores; names no table."""
+        if any(caller.right(table) < WRITE for table in self.tables()):
+            raise Refusal(
+                Code.PERMISSION_DENIED,
+                ErrorDetail.PERMISSION,
+                f"{caller.name!r} lacks the right 'write' on some table of the model, and outcomes "
+                "change the figures of all",
+            )
+
+    def add_outcomes(
+        self, version: str, scores: Floats, labels: Floats, weights: Floats | None, most: int
+    ) -> int:
+        """What became of scored examples; see OutcomeFigures.
+
+        Args:
+            version: that has scored; of a store the one that is served, of a published model any
+                number: it may have been served by another server, or before this one was started.
+            most: examples of a call.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            Refusal: there can be no such version, or these are no outcomes.
+        """
+        if len(scores) > most:
+            raise too_large(f"{len(scores)} examples in one call; {most} at most: send several")
+        is_known = version == self.model.version
+        if self.model.has_versions:
+            is_known = _NUMBER.fullmatch(version) is not None
+        if not is_known:
+            raise not_found(
+                f"model {self.name!r} has no version {version[:80]!r}; give the model_version of "
+                "the reply that had the scores"
+            )
+        return self.outcomes.add(version, scores, labels, weights)
 
     def infer(
         self,
@@ -162,7 +204,7 @@ class Scorer:
                 f"the model has no table {table[:80]!r}; its metadata names those that it has, as "
                 "TABLE.keys"
             )
-        for _ in range(_LOOKUP_TRIES):
+        for _ in range(_TRIES):
             version = self.model.version
             rows: Floats = as_numpy(self.model.lookup(table, keys), "rows")
             if self.model.version == version:
@@ -189,14 +231,28 @@ class Scorer:
         return f"hps_{PurePosixPath(self.model.kind).stem}".split(":")[0]
 
     def _scored(self, make: Any, version: str, deadline: float) -> Scored:
+        for _ in range(_TRIES):
+            features = self.model.loaded.features  # another object in another model
+            try:
+                scores, scored_by = self._scored_once(make, deadline)
+            except Exception:
+                if self.model.loaded.features is features:
+                    raise
+                continue  # made for a model that has gone meanwhile
+            if self.model.loaded.features is features:
+                break
+        else:
+            raise StoreError(errno.EAGAIN, f"{_TRIES} models came while one request was scored")
+        if version and version != scored_by:
+            self.check_model(self.name, version)
+        return Scored(scores, scored_by)
+
+    def _scored_once(self, make: Any, deadline: float) -> tuple[Floats, str]:
         try:
             batch: Batch = make()
         except DataError as error:  # raw values that cannot be read are the client's
             raise invalid(str(error)) from None
-        scores, scored_by = self.batcher.score(batch, deadline)
-        if version and version != scored_by:
-            self.check_model(self.name, version)
-        return Scored(scores, scored_by)
+        return self.batcher.score(batch, deadline)
 
     def _predict(self, batch: Batch) -> tuple[Floats, str]:
         scores, version = self.model.predict_with_version(batch)

@@ -15,6 +15,8 @@ from hps.serving import inference_handlers, row_handlers
 from hps.serving.inference_handlers import InferenceHandlers
 from hps.serving.row_handlers import RowHandlers
 from hps.serving.scorer import Scorer, ScoringOptions
+from hps.serving.version_handlers import VersionHandlers
+from hps.serving.versions import Versions
 from hps.train.model import Model
 
 _SERVICES = (inference_handlers.SERVICE_NAME, row_handlers.SERVICE_NAME)
@@ -73,7 +75,8 @@ class ModelServer:
         served = Served(
             names=_SERVICES,
             is_alive=lambda: True,
-            open_to_all="anyone who reaches this address may ask for scores and rows",
+            open_to_all="anyone who reaches this address may ask for scores and rows, and change "
+            "the version that is served",
             table_names=self.scorer.tables,
         )
         self.front = GrpcFront(options.front, served, log)
@@ -86,8 +89,10 @@ class ModelServer:
             self.front.serve_metrics(figures)
         inference = InferenceHandlers(self.scorer, health, int(limits.message_bytes))
         rows = RowHandlers(self.scorer, limits)
+        self._versions = Versions(model, log)
+        operators = VersionHandlers(self.scorer, self._versions, limits)
         self.front.start(
-            {**inference.handlers(calls), **rows.handlers(calls)},
+            {**inference.handlers(calls), **rows.handlers(calls), **operators.handlers(calls)},
             inference.open_handlers(self.front.open_service()),
         )
         self.address = self.front.address
@@ -98,7 +103,7 @@ class ModelServer:
             from hps.serving.rest_routes import RestRoutes
 
             host, port = split_address("--http", options.http)
-            routes = RestRoutes(self.scorer, health, limits.keys).routes()
+            routes = RestRoutes(self.scorer, self._versions, health, limits.keys).routes()
             self._rest = RestServer((host, port), routes, calls, options.front.tls)
             shown = f"[{host}]" if ":" in host else host
             self.http_address = f"{shown}:{self._rest.port}"
@@ -118,6 +123,7 @@ class ModelServer:
             True if all of them ended in time, `drain_seconds`; the others were cancelled.
         """
         self.front.health.stop()
+        self._versions.close()
         if self._options.unready_seconds:
             time.sleep(self._options.unready_seconds)
         has_ended = self.front.drain()

@@ -32,10 +32,10 @@ class CheckpointGraphs:
     """A `hps.publish.graph.GraphMaker` of checkpoints that have a recipe.
 
     Args:
-        store: folder of the store, from which no code is run.
+        store: folder of the store, from which no code is run; None: the rows lie on servers.
     """
 
-    def __init__(self, store: str | os.PathLike[str]) -> None:
+    def __init__(self, store: str | os.PathLike[str] | None) -> None:
         self._store = store
         self._known: dict[str, DenseGraph] = {}  # by mark; that of one model
 

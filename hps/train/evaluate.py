@@ -6,6 +6,7 @@ model.py, or servers.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,10 @@ from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.graph_model import GraphModel
 from hps.train.joined_metrics import joined_group_figures, joined_metrics
 from hps.train.model import Model
+from hps.train.model_places import is_published
 from hps.train.ranks import TrainingRanks
 from hps.train.report import peak_rss_bytes, tiers_of
 from hps.train.row_server import connect
@@ -34,7 +37,7 @@ _FAILED = 1000  # above the numbers of all signals
 
 
 def evaluate_model(
-    model: "ClickModel",
+    model: "ClickModel | GraphModel",
     batches: Iterable[Batch],
     ranks: TrainingRanks | None = None,
     stops: Stops | None = None,
@@ -42,7 +45,7 @@ def evaluate_model(
     """Runs a model over batches in eval mode: rows are read, none is created.
 
     Args:
-        model: in whatever mode; it is left in that.
+        model: in whatever mode; it is left in that. Or the ONNX graph of a published one.
         batches: of the log; of several ranks each gives its part of every batch.
         ranks: that measure together; every rank calls it.
         stops: what asks to stop; None for nothing.
@@ -59,25 +62,34 @@ def evaluate_model(
         HpsError: what the batches raise.
     """
     ranks = ranks or TrainingRanks()
-    was_training = model.training
-    model.eval()
     metrics, in_groups = BinaryMetrics(), GroupMetrics()
     has_groups = False
-    try:
-        with torch.no_grad():
-            for batch in _in_step(iter(batches), ranks, stops or Stops()):
-                logits = model.score(batch.to(model.device))
-                metrics.update(logits.cpu(), batch.labels.cpu())
-                if batch.groups is not None:
-                    has_groups = True
-                    _add_grouped(in_groups, logits, batch.labels, batch.groups)
-    finally:
-        model.train(was_training)
+    with _to_measure(model), torch.no_grad():
+        for batch in _in_step(iter(batches), ranks, stops or Stops()):
+            logits = model.score(batch.to(model.device))
+            metrics.update(logits.cpu(), batch.labels.cpu())
+            if batch.groups is not None:
+                has_groups = True
+                _add_grouped(in_groups, logits, batch.labels, batch.groups)
     joined = joined_metrics(metrics, ranks)
     figures: Json = {**joined.compute(), "scores": joined.scores()}
     if ranks.any(has_groups):
         figures |= joined_group_figures(in_groups, ranks)
     return figures
+
+
+@contextmanager
+def _to_measure(model: "ClickModel | GraphModel") -> Iterator[None]:
+    """A module is in eval mode meanwhile; a graph always is."""
+    if isinstance(model, GraphModel):
+        yield
+        return
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _add_grouped(
@@ -149,6 +161,38 @@ def evaluate_store(
         return _measure(model, data, changes)
 
 
+def evaluate_published(
+    data: Sequence[str | Path],
+    url: str | Path,
+    version: int | None = None,
+    dram: int | str = "256MiB",
+    gpu: GpuCacheConfig | None = None,
+    **changes: Any,
+) -> Json:
+    """Measures a published model on a log: a version of it, with rows and dense part as `Model`
+    scores them.
+
+    Args:
+        data: the log's files, of the format the model was trained on.
+        url: the folder or URL that `hps publish` writes to.
+        version: its number; None takes the newest.
+        dram, gpu, changes: as `evaluate_store` takes them.
+
+    Returns:
+        As `evaluate_store`; `checkpoint` is the version's number.
+
+    Raises:
+        ConfigError: no such version, or it has no recipe that makes keys of a log.
+        CorruptionError, StoreError: it is damaged, or cannot be read.
+    """
+    if not is_published(url):
+        raise ConfigError(
+            f"{url}: no model is published here; `hps publish STORE {url}` writes there"
+        )
+    with Model.load(url, version=version, dram=dram, gpu=gpu) as model:
+        return _measure(model, data, changes)
+
+
 def evaluate_remote(
     data: Sequence[str | Path],
     remote: ClientConfig,
@@ -191,7 +235,7 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
     start = time.perf_counter()
     size: Json = {"batch_size": model.recipe.batch_to_measure(server)}
     reader = model.open_reader(data, **{**size, **changes})
-    metrics = evaluate_model(model.module, reader)
+    metrics = evaluate_model(model.loaded.scores, reader)
     if not metrics["examples"]:
         why = why_empty(reader.counts.skipped, is_sample=reader.config.is_sample)
         raise ConfigError(f"DATA has no example to measure the model on, {why}")

@@ -17,11 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Generic, Protocol, TypeVar
 
 from hps.common.json_text import Json
-from hps.config import GpuCacheConfig
 from hps.contracts.joint import Overlays
 from hps.errors import ConfigError
 from hps.publish.destination import Destination, open_destination
-from hps.publish.fetch import read_checked
+from hps.publish.fetch import check_not_stopped, read_checked
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.model_files import decode_model_files
 from hps.publish.version import (
@@ -33,8 +32,9 @@ from hps.publish.version import (
     newest_version,
     versions_after,
 )
+from hps.publish.version_list import MOST, list_versions
 from hps.train.current import Current
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, RowMemory
 
 _MOST_WAIT_SECONDS = 60.0  # after looks that have failed
 
@@ -93,8 +93,7 @@ class Follower(Generic[S]):
     Args:
         place: the destination, a folder or a URL.
         cache: a folder for local copies of rows; None: one that goes with this process.
-        dram: memory for rows.
-        gpu: of a GPU tier over them.
+        memory: for rows.
         poll_seconds: between two looks at the destination.
     """
 
@@ -102,14 +101,13 @@ class Follower(Generic[S]):
         self,
         place: str | Path,
         cache: str | Path | None,
-        dram: int | str,
-        gpu: GpuCacheConfig | None,
+        memory: RowMemory,
         poll_seconds: float,
     ) -> None:
         if not poll_seconds > 0:
             raise ConfigError(f"Model.load: poll_seconds={poll_seconds} must be above 0")
         self.destination: Destination = open_destination(place)
-        self._dram, self._gpu = dram, gpu
+        self._memory = memory
         self._poll_seconds = poll_seconds
         self._held = ExitStack()
         if cache is None:
@@ -123,11 +121,13 @@ class Follower(Generic[S]):
         self._current: Current[S] | None = None
         self._spare: S | None = None
         self._thread: threading.Thread | None = None
+        self._steering = threading.RLock()  # of who says which versions are taken
         self._turn = threading.Lock()  # of who changes versions
         self._stopped = threading.Event()
         self._error: str | None = None
         self._is_torn = False  # the store's rows are of no version
         self._version: Version | None = None
+        self._is_closed = False
         self._newest = 0
         self._changed_at = 0.0
         self._num_failed = 0  # looks, one after the other
@@ -166,39 +166,57 @@ class Follower(Generic[S]):
 
     def start(self) -> None:
         """Follows from now on, in a thread."""
-        if self._thread is None or not self._thread.is_alive():
-            self._stopped.clear()
-            self._thread = threading.Thread(target=self._follow, name="hps-follow", daemon=True)
-            self._thread.start()
+        with self._steering:
+            if self._thread is None or not self._thread.is_alive():
+                self._go_ahead()
+                self._num_failed = 0
+                self._thread = threading.Thread(target=self._follow, name="hps-follow", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
         """Follows no more; a change that is being put in place is waited for, and one that is being
         fetched is given up."""
-        self._stopped.set()
-        thread = self._thread
+        with self._steering:
+            self._stopped.set()
+            self._join()
+            self._go_ahead()
+
+    def _go_ahead(self) -> None:
+        """Lets versions be read again, unless `close` has been called meanwhile."""
+        self._stopped.clear()
+        if self._is_closed:
+            self._stopped.set()
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-        self._thread = None
-        self._stopped.clear()
 
     def go_to(self, number: int) -> None:
-        """Changes to a version that is kept, also an older one, and follows no more.
+        """Changes to a version that is kept, also an older one, and follows no more. It is read
+        beside the one that is served, which scores meanwhile; `close` ends the reading.
 
         Raises:
             ConfigError: it is not kept. CorruptionError, StoreError: as `load`; the version stays.
         """
-        version = load_version(self.destination, number)
-        was_following = self._thread is not None
-        self.stop()
-        try:
-            with self._turn:
-                if version.sha256 != self.version.sha256 or self._is_torn:
-                    self._go_anew(number)
-        except BaseException:
-            if was_following:
-                self.start()
-            raise
-        self._error = None
+        with self._steering:
+            version = load_version(self.destination, number)
+            was_following = self._thread is not None
+            self.stop()
+            try:
+                with self._turn:
+                    check_not_stopped(self._stopped, self.destination.shown)
+                    if version.sha256 != self.version.sha256 or self._is_torn:
+                        self._go_anew(number)
+            except BaseException:
+                if was_following and not self._is_closed:
+                    self.start()
+                raise
+            self._error = None
+
+    def versions(self, most: int = MOST) -> tuple[int, list[Json]]:
+        """What is kept where the model is published, as `list_versions` has it."""
+        return list_versions(self.destination, most)
 
     def state(self) -> Json:
         """`version`, `created` (when it was made, seconds since 1970), `newest` (seen at the
@@ -241,7 +259,10 @@ class Follower(Generic[S]):
 
     def close(self) -> None:
         """Stops, saves the local copy, and lets it go."""
-        self.stop()
+        self._is_closed = True  # and whoever reads a version gives that up
+        self._stopped.set()
+        with self._steering:
+            self._join()
         with self._turn:
             rows, self._rows = self._rows, None
             if rows is not None:
@@ -312,7 +333,12 @@ class Follower(Generic[S]):
         self._model_of(chain_of(self.destination, number)[-1])  # before all rows are read
         is_anew = before is not None
         rows = PublishedRows.open(
-            self.destination, number, self._cache, self._dram, self._gpu, anew=is_anew
+            self.destination,
+            number,
+            self._cache,
+            self._memory,
+            anew=is_anew,
+            stopped=self._stopped,
         )
         try:
             after = prepare(rows, rows.version, self._model_of(rows.version))

@@ -12,7 +12,7 @@ from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.reader.files import size_of
 from hps.reader.followed import FollowedFolder
-from hps.reader.urls import LogFile
+from hps.reader.urls import AwayError, LogFile, Patience
 from hps.stops import Stops, StopWaiting
 from hps.train.base_rate import NUM_EXAMPLES, first_labels, refuse_bad_line
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOMENT_SECONDS = 0.1  # in which a signal is noticed
 _LOOK_SHARE = 10  # a wait between two looks is at least so many times as long as a look takes
+_LONGEST_AWAY_SECONDS = 10.0  # between two looks into a folder that does not answer
 _BY_SIGN = ("adagrad", "rowwise_adagrad")
 
 
@@ -40,7 +41,12 @@ class Following:
 
     def __init__(self, options: "TrainOptions", progress: "Progress", stops: Stops) -> None:
         assert options.follow is not None
-        self.folder = FollowedFolder(options.follow)
+        self._retry = options.follow_retry
+        patience = Patience(self._retry, progress.say, lambda: bool(stops.asked))
+        self.folder = FollowedFolder(options.follow, patience)
+        self._has_listed = False
+        self._away_since: float | None = None  # the folder does not answer
+        self._away_looks = 0
         self.num_waits = 0
         self.seconds = 0.0  # of waits
         self.cpu_seconds = 0.0
@@ -134,12 +140,36 @@ class Following:
             self._progress.say(note)
 
     def _look(self) -> list[LogFile]:
+        """The files that are new; none while the folder does not answer, for as long as the run
+        waits for that. A run that begins does not: its folder may be another one."""
         start = time.monotonic()
         try:
-            return self.folder.look()
+            files = self.folder.look()
+        except AwayError as error:
+            if not self._has_listed or not self._is_awaited(start, error):
+                raise
+            return []
         finally:
             self._look_seconds = time.monotonic() - start
             self.say_notes()
+        if self._away_since is not None:
+            seconds = time.monotonic() - self._away_since
+            self._progress.say(f"{self.folder.shown} answers again, after {seconds:.0f} s")
+        self._has_listed, self._away_since, self._away_looks = True, None, 0
+        return files
+
+    def _is_awaited(self, start: float, error: AwayError) -> bool:
+        """Whether the run goes on to ask a folder that has not answered.
+
+        Args:
+            start: of the look.
+            error: that it ended with.
+        """
+        if self._away_since is None:
+            self._away_since = start
+            self._progress.say(f"{error}; it is asked again for {self._retry:g} s (--follow-retry)")
+        self._away_looks += 1
+        return time.monotonic() - self._away_since < self._retry
 
     def _more(
         self, what: str | None, in_wait: Callable[[float], None] | None = None
@@ -149,22 +179,26 @@ class Following:
         Args:
             what: it waits for, if that is not just any file; said at once.
         """
-        start, cpu_start = time.monotonic(), time.process_time()
+        start = idle_from = time.monotonic()
+        cpu_start = time.process_time()
         self.num_waits += 1
         if what is not None:
             self._progress.say(f"waits for {what}, in {self.folder.shown}")
         try:
             while True:
-                waited = time.monotonic() - start
-                if self._until_idle is not None and waited >= self._until_idle:
+                now = time.monotonic()
+                is_away, longest = self._away_since is not None, self._until_idle
+                if longest is not None and not is_away and now - idle_from >= longest:
                     return []
                 if in_wait is not None:
-                    in_wait(waited)
-                    self._progress.waiting(self._where(), waited)
-                self._sleep(waited)
+                    in_wait(now - start)
+                    self._progress.waiting(self._where(), now - start)
+                self._sleep(now - idle_from)
                 files = self._look()
                 if files:
                     return files
+                if is_away or self._away_since is not None:
+                    idle_from = time.monotonic()  # whether a file came meanwhile, nobody knew
         finally:
             seconds = time.monotonic() - start
             self.seconds += seconds
@@ -181,7 +215,11 @@ class Following:
             StopWaiting: asked to stop.
         """
         seconds = max(self._poll, _LOOK_SHARE * self._look_seconds)
-        if self._until_idle is not None:
+        if self._away_since is not None:
+            seconds = min(
+                max(self._poll, 2.0 ** min(self._away_looks, 10) / 4), _LONGEST_AWAY_SECONDS
+            )
+        elif self._until_idle is not None:
             seconds = min(seconds, self._until_idle - waited)
         end = time.monotonic() + seconds
         while True:

@@ -9,30 +9,33 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 
-from hps.checkpoint.names import text_of
 from hps.common.arrays import HOST, AnyArray
 from hps.common.json_text import Json
-from hps.common.url_text import is_url
-from hps.config import GpuCacheConfig
 from hps.contracts.training import TrainingServer
 from hps.errors import ConfigError
 from hps.models.kinds import load_class
 from hps.parameter_server.open_server import open as open_store
-from hps.publish.destination import open_destination
-from hps.publish.version import listed_versions
+from hps.publish.version import load_version
+from hps.publish.version_list import MOST
 from hps.reader.files import Batches
 from hps.reader.reader import Reader
-from hps.ssd_store.cluster.catalog import Catalog
-from hps.ssd_store.engine import engine_of
-from hps.train.checkpoints import ModelCheckpoint, newest_with_model
+from hps.train.checkpoints import ModelCheckpoint
 from hps.train.current import Current
 from hps.train.follower import Follower
 from hps.train.graph_model import GraphModel
 from hps.train.loaded import Loaded
+from hps.train.model_places import (
+    DRAM,
+    POLL_SECONDS,
+    LoadOptions,
+    is_published,
+    named_checkpoint,
+)
+from hps.train.published_rows import RowMemory
 from hps.train.raw_columns import RawColumns
 from hps.train.recipe import ModelRecipe
 from hps.train.trainer import stored_recipe
@@ -47,28 +50,6 @@ if TYPE_CHECKING:
 # operations let Python's lock go for microseconds, and threads that pass it to and fro make half of
 # the calls of one.
 _FEW_ROWS = 64
-DRAM = "1GiB"
-POLL_SECONDS = 1.0
-
-
-class LoadOptions(TypedDict, total=False):
-    """What `Model.load` takes by keyword.
-
-    version: of a published model: the number of the version; None takes the newest.
-    follow: of a published model: take newer versions over as they come, from a thread.
-    dram: memory for rows, as bytes or text; "1GiB" if it is not given.
-    cache_dir: of a published model: a folder for local copies of all rows, from which another
-        process can begin; None: a temporary one.
-    poll_seconds: between two looks for a newer version; 1 if it is not given.
-    gpu: budget and device of a GPU tier; the model runs there, too. None for none.
-    """
-
-    version: int | None
-    follow: bool
-    dram: int | str
-    cache_dir: str | Path | None
-    poll_seconds: float
-    gpu: GpuCacheConfig | None
 
 
 class Model:
@@ -154,7 +135,7 @@ class Model:
                 f"{store}: version, follow, cache_dir and poll_seconds are of published models, "
                 "and this is no place where one is published; `hps publish` writes there"
             )
-        name = _named(store, tag)
+        name = named_checkpoint(store, tag)
         with ExitStack() as held:
             server = held.enter_context(
                 open_store(
@@ -182,8 +163,7 @@ class Model:
         follower: Follower[Loaded] = Follower(
             place,
             options.get("cache_dir"),
-            options.get("dram", DRAM),
-            options.get("gpu"),
+            RowMemory(options.get("dram", DRAM), options.get("gpu")),
             options.get("poll_seconds", POLL_SECONDS),
         )
         current = follower.load(options.get("version"), Loaded.published)
@@ -278,6 +258,31 @@ class Model:
             ConfigError: this is the model of a store.
         """
         self._following("follow").start()
+
+    def versions(self, most: int = MOST) -> tuple[int, list[Json]]:
+        """Of a published model: the versions that are kept, to which `roll_back` can go.
+
+        Args:
+            most: that are described, the newest ones.
+
+        Returns:
+            (how many are kept, those that are described, the oldest first), as
+            `hps.publish.version_list.list_versions` describes them.
+
+        Raises:
+            ConfigError: this is the model of a store. StoreError: they cannot be listed.
+        """
+        return self._following("versions").versions(most)
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether the model is read from where versions are published, and not from a store."""
+        return self._follower is not None
+
+    def check_kept(self, version: int) -> None:
+        """Of a published model: raises ConfigError unless `roll_back` can go to a version, by its
+        file; CorruptionError or StoreError of one that is damaged or cannot be read."""
+        load_version(self._following("check_kept").destination, version)
 
     def following(self) -> Json:
         """Of a published model: `version`, `created` (when it was made, seconds since 1970),
@@ -408,33 +413,3 @@ def _num_rows(batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> int:
         return len(next(iter(batch.values()), ()))
     except TypeError:  # a single value, which is looked at later
         return 0
-
-
-def is_published(store: str | Path) -> bool:
-    """True of a URL, and of a folder that holds versions and no store."""
-    if is_url(str(store)):
-        return True
-    is_store = engine_of(store) is not None or Catalog.load(Path(store)) is not None
-    return not is_store and bool(listed_versions(open_destination(store)))
-
-
-def _named(store: str | Path, tag: str | int | None) -> str | int | None:
-    """The checkpoint to open, which holds a model."""
-    with open_store(store, read_only=True, checkpoint=tag) as server:
-        if tag is None:
-            found = newest_with_model(server)
-            name, state = (None, None) if found is None else (found.name, found.model)
-        else:
-            name, (state, _) = tag, server.checkpoint_state(tag)
-        is_empty = not server.checkpoints()
-    if state is not None:
-        return name
-    if tag is None and is_empty:
-        raise ConfigError(
-            f"store {str(store)!r} has no checkpoint yet; `hps train` takes its first after "
-            "--checkpoint-seconds, or at its end"
-        )
-    which = "the newest checkpoint" if tag is None else f"checkpoint {text_of(tag)!r}"
-    raise ConfigError(
-        f"store {str(store)!r}: {which} holds no model; `hps train` writes one that does"
-    )

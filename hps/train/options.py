@@ -138,11 +138,6 @@ class TrainOptions(
                 "publish_onnx (--publish-onnx) says what is published; give publish "
                 "(--publish URL), too"
             )
-        if self.publish is not None and self.remote is not None:
-            raise ConfigError(
-                "publish (--publish) reads the store, and with --server that is elsewhere; run "
-                "'hps publish STORE URL --every SECONDS' where it lies"
-            )
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
             raise ConfigError(
                 "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "

@@ -9,6 +9,7 @@ piece; a reader of the overlay sees none of that, for it reads those keys there.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hps import _C
 from hps.checkpoint.blobs import Dense
 from hps.common.arrays import AnyArray, as_keys, as_numpy, is_on, on_host, put, to_host
 from hps.common.json_text import Json
@@ -160,6 +161,11 @@ class _OverlaidJoint:
     def __init__(self, joint: JointServer, rows: OverlaidRows) -> None:
         self._joint = joint
         self._rows = rows
+
+    @property
+    def threads(self) -> _C.ThreadPool:
+        """As JointServer has it."""
+        return self._joint.threads
 
     def look_up(
         self,

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -30,7 +30,7 @@ from hps.errors import ConfigError, HpsError, StoreError
 from hps.parameter_server.server import ParameterServer
 from hps.publish.codec import BFLOAT16, RowCodec
 from hps.publish.destination import Destination
-from hps.publish.fetch import fetched
+from hps.publish.fetch import check_not_stopped, fetched, remove_abandoned
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.row_files import read_keys, read_rows
 from hps.publish.version import (
@@ -45,13 +45,24 @@ from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import check_no_writer
 
 _PREFIX = "rows-"
-_FETCHED = "fetched-*"  # what a process leaves there that dies
-_OLD_SECONDS = 86_400.0
 # Rows put into the store, or erased, at once beside calls, each of which may wait for it.
 _READ_PIECE = 256
 _ERASED_PIECE = 64
 _PAUSE_SECONDS = 0.0005
 _MOST_UNSAVED = 16  # versions behind which the local store takes a checkpoint
+
+
+@dataclass(frozen=True)
+class RowMemory:
+    """Memory of this machine for rows.
+
+    Args:
+        dram: bytes, or as text.
+        gpu: of a GPU tier over them; None: none.
+    """
+
+    dram: int | str
+    gpu: GpuCacheConfig | None = None
 
 
 def of_weights_alone(table: TableConfig, dtype: str) -> TableConfig:
@@ -94,10 +105,10 @@ class PublishedRows:
         destination: Destination,
         number: int | None,
         cache: Path,
-        dram: int | str,
-        gpu: GpuCacheConfig | None = None,
+        memory: RowMemory,
         *,
         anew: bool = False,
+        stopped: Event | None = None,
     ) -> Self:
         """The rows of a version: those of an earlier process, brought forward, or read anew.
 
@@ -105,20 +116,22 @@ class PublishedRows:
             destination: where versions are.
             number: of the version; None: the newest.
             cache: a folder for local stores.
-            dram: memory for rows.
-            gpu: of a GPU tier over them.
+            memory: for rows.
             anew: leave other local stores alone: one of them is in use.
+            stopped: as `fetched` takes it.
 
         Raises:
             ConfigError: no such version. CorruptionError: what is published is damaged, or of two
                 histories. StoreError: it cannot be read, or the disk is full.
         """
-        _remove_old(cache)
+        remove_abandoned(cache)
         chain = chain_of(destination, number)
         lease = take_lease(destination, chain[0].number)
         try:
-            known = None if anew else cls._known(destination, chain[-1], cache, dram, gpu)
-            return cls._anew(destination, chain, cache, dram, gpu) if known is None else known
+            known = None if anew else cls._known(destination, chain[-1], cache, memory)
+            if known is not None:
+                return known
+            return cls._anew(destination, chain, cache, memory, stopped)
         finally:
             drop_lease(destination, lease)
 
@@ -128,15 +141,14 @@ class PublishedRows:
         destination: Destination,
         newest: Version,
         cache: Path,
-        dram: int | str,
-        gpu: GpuCacheConfig | None,
+        memory: RowMemory,
     ) -> Self | None:
         """Of a local store of this destination from which changes lead to a version; the others go,
         but for those that a process has open."""
         found: Self | None = None
         for folder in sorted(cache.glob(f"{_prefix(destination)}*"), reverse=True):
             if found is None:
-                found = cls._of_folder(folder, destination, newest, dram, gpu)
+                found = cls._of_folder(folder, destination, newest, memory)
             if found is None or found.folder != folder:
                 _remove_unused(folder)
         return found
@@ -147,15 +159,14 @@ class PublishedRows:
         folder: Path,
         destination: Destination,
         newest: Version,
-        dram: int | str,
-        gpu: GpuCacheConfig | None,
+        memory: RowMemory,
     ) -> Self | None:
         """None where it is of no use: it is only a copy."""
         with ExitStack() as opened:
             try:
                 if engine_of(folder) is None:
                     return None
-                server = ParameterServer(_config(folder, newest, dram, gpu))
+                server = ParameterServer(_config(folder, newest, memory))
                 opened.callback(server.close)
                 mark = decode_json(server.checkpoint_blobs(None, (READER,)), READER)
                 number, sha256 = int(mark["version"]), str(mark["sha256"])
@@ -184,25 +195,26 @@ class PublishedRows:
         destination: Destination,
         chain: Sequence[Version],
         cache: Path,
-        dram: int | str,
-        gpu: GpuCacheConfig | None,
+        memory: RowMemory,
+        stopped: Event | None,
     ) -> Self:
         base, newest = chain[0], chain[-1]
         name = f"{_prefix(destination)}{newest.number:08d}-{secrets.token_hex(4)}"
         folder = cache / name
         with ExitStack() as opened:
             opened.callback(_remove, folder)
-            server = ParameterServer(_config(folder, newest, dram, gpu))
+            server = ParameterServer(_config(folder, newest, memory))
             opened.callback(server.close)
             rows = cls(folder, server, base)
             files = [file for table in base.tables for file in table.base or ()]
-            with fetched(destination, files, cache) as paths:
+            with fetched(destination, files, cache, stopped) as paths:
                 for table in base.tables:
                     for file in table.base or ():
                         for keys, weights in _mixed(table, paths[file.name]):
+                            check_not_stopped(stopped, file.name)
                             server.assign(table.name, keys, weights)
             for version in chain[1:]:
-                with rows.changes(destination, version) as changes:
+                with rows.changes(destination, version, stopped) as changes:
                     rows.apply(version, changes)
             rows.save()
             opened.pop_all()
@@ -362,14 +374,14 @@ def _contiguous(rows: Images) -> Images:
     return rows if rows.flags.c_contiguous else rows.copy()
 
 
-def _config(folder: Path, version: Version, dram: int | str, gpu: GpuCacheConfig | None) -> Config:
+def _config(folder: Path, version: Version, memory: RowMemory) -> Config:
     if not version.tables:
         raise ConfigError(f"version {version.number} has no table")
     return Config(
         path=folder,
         tables=[local_table(one) for one in version.tables],
-        dram=DramCacheConfig(bytes=dram),
-        gpu=gpu,
+        dram=DramCacheConfig(bytes=memory.dram),
+        gpu=memory.gpu,
         ssd=SsdStoreConfig(keep_last=1),
         seed=version.seed,
     )
@@ -392,11 +404,3 @@ def _remove_unused(folder: Path) -> None:
     except StoreError:
         return
     _remove(folder)
-
-
-def _remove_old(cache: Path) -> None:
-    """What processes have left that died while they fetched."""
-    for folder in cache.glob(_FETCHED):
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _OLD_SECONDS:
-                _remove(folder)

@@ -1,22 +1,28 @@
 """RunPublisher: publishes what a training run has learned, beside the run.
 
 Above it: `hps.train.run`. Below it: hps/publish, a thread. Training waits for a checkpoint,
-not for the destination: what is published is read from the store. Of several ranks the first one
-publishes what all of them have.
+not for the destination: what is published is read from the store, or written by the servers that
+hold the rows. Of several ranks the first one publishes what all of them have.
 """
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hps.common.json_text import Json
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+from hps.publish.source import Source
+from hps.publish.store_origin import StoreOrigin
+from hps.service.client.options import ClientConfig
 from hps.train.checkpoint_graphs import CheckpointGraphs
 from hps.train.ranks import TrainingRanks
 
 if TYPE_CHECKING:
+    from hps.service.client.parameter_server import RemoteParameterServer
+    from hps.service.client.publish_origin import ServiceCheckpoint
     from hps.train.options import TrainOptions
     from hps.train.trainer import Trainer
 
@@ -43,7 +49,8 @@ class RunPublisher:
         self.done: list[Json] = []
         self.error: str | None = None
         self._say = say
-        self._publisher: Publisher | None = None
+        self._publisher: Publisher[Source] | Publisher[ServiceCheckpoint] | None = None
+        self._client: RemoteParameterServer | None = None
         self._changed = threading.Condition()
         self._wanted: int | None = None  # examples that the newest checkpoint has seen
         self._is_over = False
@@ -51,11 +58,29 @@ class RunPublisher:
         self._graphs: CheckpointGraphs | None = None
         self._has_begun = False
         if options.publish is not None and ranks.rank == 0:
-            assert options.store is not None, "checked by TrainOptions"
             if options.publish_onnx:
                 self._graphs = CheckpointGraphs(options.store)
             asked = PublishOptions(graph=self._graphs)
-            self._publisher = Publisher(options.store, options.publish, asked)
+            if options.remote is not None:
+                self._publisher = self._of_servers(options.remote, options.publish, asked)
+            else:
+                assert options.store is not None, "checked by TrainOptions"
+                self._publisher = Publisher(StoreOrigin(options.store), options.publish, asked)
+
+    def _of_servers(
+        self, remote: ClientConfig, place: str, asked: PublishOptions
+    ) -> "Publisher[ServiceCheckpoint]":
+        """By a client of its own: what the other one's calls are told is for who trains. It changes
+        no row, and so needs no name."""
+        from hps.service.client.parameter_server import RemoteParameterServer  # imports gRPC
+
+        self._client = client = RemoteParameterServer.of(replace(remote, client_id=None))
+        try:
+            client.publishing.check(place)  # before anything is trained
+        except BaseException:
+            client.close()
+            raise
+        return client.publishing.publisher(place, asked)
 
     def begin(self, trainer: "Trainer") -> None:
         """The run's model is there: publishing may begin.
@@ -92,6 +117,8 @@ class RunPublisher:
             self._thread.join()
         if self._publisher is not None:
             self._publisher.close()
+        if self._client is not None:
+            self._client.close()
 
     def _work(self) -> None:
         while True:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hps.v1 import parameter_server_pb2 as hps_dot_v1_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hps/v1/model_server.proto\x12\x06hps.v1\x1a\x1dhps/v1/parameter_server.proto\"g\n\x0bLookupReply\x12\x0b\n\x03\x64im\x18\x01 \x01(\r\x12\x1b\n\x04wire\x18\x02 \x01(\x0e\x32\r.hps.v1.DType\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07padding\x18\x0c \x03(\x0c\x12\x0c\n\x04rows\x18\x0f \x01(\x0c\x32\x41\n\x0bModelServer\x12\x32\n\x06Lookup\x12\x13.hps.v1.PullRequest\x1a\x13.hps.v1.LookupReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hps/v1/model_server.proto\x12\x06hps.v1\x1a\x1dhps/v1/parameter_server.proto\"g\n\x0bLookupReply\x12\x0b\n\x03\x64im\x18\x01 \x01(\r\x12\x1b\n\x04wire\x18\x02 \x01(\x0e\x32\r.hps.v1.DType\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07padding\x18\x0c \x03(\x0c\x12\x0c\n\x04rows\x18\x0f \x01(\x0c\"1\n\x12GetVersionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\xca\x01\n\x10GetVersionsReply\x12\x0e\n\x06served\x18\x01 \x01(\x04\x12\x0e\n\x06newest\x18\x02 \x01(\x04\x12\x11\n\tfollowing\x18\x03 \x01(\x08\x12\x12\n\nchanged_at\x18\x04 \x01(\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x10\n\x08\x63hanging\x18\x06 \x01(\x04\x12\x14\n\x0c\x63hange_error\x18\x07 \x01(\t\x12*\n\x08versions\x18\x08 \x03(\x0b\x32\x18.hps.v1.PublishedVersion\x12\x0c\n\x04kept\x18\t \x01(\x04\"\xa2\x01\n\x10PublishedVersion\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x01\x12\x12\n\ncheckpoint\x18\x04 \x01(\t\x12\x0f\n\x07lineage\x18\x05 \x01(\t\x12\x0e\n\x06period\x18\x06 \x01(\x04\x12\x0c\n\x04rows\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x12\r\n\x05\x65rror\x18\t \x01(\t\"L\n\x11SetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x04H\x00\x12\x10\n\x06\x66ollow\x18\x03 \x01(\x08H\x00\x42\x04\n\x02to\"`\n\x0eOutcomeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06scores\x18\x03 \x03(\x02\x12\x0e\n\x06labels\x18\x04 \x03(\x02\x12\x0f\n\x07weights\x18\x05 \x03(\x02\" \n\x0cOutcomeReply\x12\x10\n\x08\x65xamples\x18\x01 \x01(\x04\x32\x82\x02\n\x0bModelServer\x12\x32\n\x06Lookup\x12\x13.hps.v1.PullRequest\x1a\x13.hps.v1.LookupReply\x12\x43\n\x0bGetVersions\x12\x1a.hps.v1.GetVersionsRequest\x1a\x18.hps.v1.GetVersionsReply\x12\x41\n\nSetVersion\x12\x19.hps.v1.SetVersionRequest\x1a\x18.hps.v1.GetVersionsReply\x12\x37\n\x07Outcome\x12\x16.hps.v1.OutcomeRequest\x1a\x14.hps.v1.OutcomeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +34,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOOKUPREPLY']._serialized_start=68
   _globals['_LOOKUPREPLY']._serialized_end=171
-  _globals['_MODELSERVER']._serialized_start=173
-  _globals['_MODELSERVER']._serialized_end=238
+  _globals['_GETVERSIONSREQUEST']._serialized_start=173
+  _globals['_GETVERSIONSREQUEST']._serialized_end=222
+  _globals['_GETVERSIONSREPLY']._serialized_start=225
+  _globals['_GETVERSIONSREPLY']._serialized_end=427
+  _globals['_PUBLISHEDVERSION']._serialized_start=430
+  _globals['_PUBLISHEDVERSION']._serialized_end=592
+  _globals['_SETVERSIONREQUEST']._serialized_start=594
+  _globals['_SETVERSIONREQUEST']._serialized_end=670
+  _globals['_OUTCOMEREQUEST']._serialized_start=672
+  _globals['_OUTCOMEREQUEST']._serialized_end=768
+  _globals['_OUTCOMEREPLY']._serialized_start=770
+  _globals['_OUTCOMEREPLY']._serialized_end=802
+  _globals['_MODELSERVER']._serialized_start=805
+  _globals['_MODELSERVER']._serialized_end=1063
 # @@protoc_insertion_point(module_scope)

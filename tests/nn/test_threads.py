@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import hps
+from hps import _C
 from hps.common.arrays import OutputPool
 from hps.common.plan_pool import PlanPool
 from hps.nn.gradients import pending_of
@@ -115,10 +116,34 @@ def test_threads_take_different_buffers_of_one_pool() -> None:
 def test_threads_that_begin_together_share_one_set_of_gradients() -> None:
     class Server:
         pending_gradients: Any = None
+        joint: Any = None
 
     servers: list[Any] = [Server() for _ in range(200)]
     found = in_threads(lambda _: [id(pending_of(server)) for server in servers], 4)
     assert all(part == found[0] for part in found)
+
+
+def test_threads_share_a_pool_of_native_ones() -> None:
+    """Who finds the pool busy with another's job does its own by itself."""
+    pool = _C.ThreadPool(3)
+    grads = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+    expected = grads.reshape(1024, 64, 16).transpose(1, 0, 2).reshape(-1, 16)
+
+    def copy(_: int) -> bool:
+        are_right = []
+        for _ in range(30):
+            out = np.zeros_like(expected)
+            _C.copy_by_bag(pool, grads, out)
+            are_right.append(bool(np.array_equal(out, expected)))
+        return all(are_right)
+
+    assert all(in_threads(copy, 4))
+
+
+def test_gradients_are_copied_by_the_servers_threads(tmp_path: Path) -> None:
+    with open_server(tmp_path) as server:
+        assert server.joint is not None
+        assert pending_of(server)._threads is server.joint.threads
 
 
 @pytest.mark.usefixtures("_quick_switches")

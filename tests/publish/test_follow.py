@@ -4,10 +4,8 @@ Above it: pytest. Below it: hps.Model, follower.py, `hps publish`, `hps predict 
 """
 
 import json
-import shutil
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,37 +17,23 @@ import hps
 from hps.checkpoint.blobs import table_to_json
 from hps.cli.main import main
 from hps.publish.destination import open_destination
-from hps.publish.publisher import Publisher
 from hps.publish.version import PublishedTable, chain_of
 from hps.train import TrainOptions, published_rows, train
 from hps.train.published_rows import PublishedRows, local_table
-
-SMALL = {"dim": 4, "hidden": (8,), "dram": "16MiB", "batch_size": 256}
-
-
-def write_log(path: Path, seed: int, examples: int = 600) -> Path:
-    """A log of libsvm whose days differ."""
-    random = np.random.default_rng(seed)
-    lines = [
-        f"{random.integers(2)} {random.integers(200)}:1 {1000 + random.integers(100)}:1\n"
-        for _ in range(examples)
-    ]
-    path.write_text("".join(lines))
-    return path
+from tests.publish.publish_lab import (
+    SMALL,
+    copy_up_to,
+    publish_days,
+    scores_of,
+    show,
+    wait_for,
+)
 
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`store` of three days, `pub` with a version of each, and copies `store-1` ... of each day."""
     folder = tmp_path_factory.mktemp("days")
-    with Publisher(folder / "store", folder / "pub") as publisher:
-        for day in range(1, 4):
-            log = write_log(folder / f"day-{day}.libsvm", day)
-            more = {} if day == 1 else {"resume": True, "new_data": True}
-            options = TrainOptions(data=[log], store=folder / "store", **SMALL, **more)
-            train(options)
-            publisher.publish()
-            hps.ssd_store.clone(folder / "store", folder / f"store-{day}")
+    publish_days(folder)
     return folder
 
 
@@ -57,36 +41,6 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def batch(days: Path) -> hps.Batch:
     with hps.Model.load(days / "store") as model:
         return next(iter(model.open_reader([days / "day-3.libsvm"], batch_size=200)))
-
-
-def scores_of(days: Path, batch: hps.Batch) -> dict[str, torch.Tensor]:
-    """What the checkpoint of each version gives."""
-    found = {}
-    for day in range(1, 4):
-        with hps.Model.load(days / f"store-{day}") as model:
-            found[str(day)] = model.predict(batch)
-    return found
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come within 60 s"
-        time.sleep(0.01)
-
-
-def copy_up_to(days: Path, place: Path, number: int) -> None:
-    """The place as it was when that version was the newest."""
-    shutil.copytree(days / "pub", place, dirs_exist_ok=True)
-    for later in range(number + 1, 4):
-        (place / f"version-{later:08d}.json").unlink(missing_ok=True)
-
-
-def show(days: Path, place: Path, number: int) -> None:
-    """Makes a version visible, as its publisher does."""
-    name = f"version-{number:08d}.json"
-    shutil.copy(days / "pub" / name, place / f"{name}.new")
-    (place / f"{name}.new").rename(place / name)
 
 
 def test_each_version_scores_as_its_checkpoint_does(days: Path, batch: hps.Batch) -> None:

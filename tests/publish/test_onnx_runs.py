@@ -15,12 +15,12 @@ from hps.cli.main import main
 from hps.models import ClickModel
 from hps.publish.options import PublishOptions
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.train import TrainOptions, train
 from hps.train.checkpoint_graphs import CheckpointGraphs
 from tests.logs import write_criteo
 from tests.publish.onnx_lab import ROUNDING, graph_of
-from tests.publish.publish_lab import a_server, keys_of, push
-from tests.publish.test_follow import SMALL, write_log
+from tests.publish.publish_lab import SMALL, a_server, keys_of, push, write_log
 
 KIND = "mine.py:Mine"
 OWN = """
@@ -117,7 +117,7 @@ def test_a_checkpoint_without_a_model_or_recipe_has_no_graph(tmp_path: Path) -> 
         push(server, keys_of(1, 2), 1.0)
         server.checkpoint()
         options = PublishOptions(graph=CheckpointGraphs(tmp_path / "store"))
-        with Publisher(tmp_path / "store", tmp_path / "pub", options) as publisher:
+        with Publisher(StoreOrigin(tmp_path / "store"), tmp_path / "pub", options) as publisher:
             with pytest.raises(hps.ConfigError, match="holds no model to make an ONNX graph of"):
                 publisher.publish()
             server.checkpoint(model={"model": {"weight": torch.ones(2)}})

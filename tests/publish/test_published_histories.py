@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import hps
 from hps.publish.destination import open_destination
 from hps.publish.version import listed_versions
-from hps.train.published_rows import PublishedRows
-from tests.publish.publish_lab import Rows, a_table, push, rows_of, served
+from hps.train.published_rows import PublishedRows, RowMemory
+from tests.publish.publish_lab import AnyServer, Rows, a_table, push, rows_of, served
 
 TABLES = (
     a_table(),
@@ -42,9 +42,9 @@ class PublishedHistory(RuleBasedStateMachine):
         self._num_caches = 0
         self._follower: PublishedRows | None = None
         self._tags: list[str] = []
-        self._server = self._opened()
+        self._server: AnyServer = self._opened()
 
-    def _opened(self) -> hps.ParameterServer:
+    def _opened(self) -> AnyServer:
         config = hps.Config(
             path=self._folder / "store",
             tables=TABLES,
@@ -82,6 +82,7 @@ class PublishedHistory(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
+        assert isinstance(self._server, hps.ParameterServer)
         self._server.compact()
 
     @rule(is_saved=st.booleans())
@@ -119,7 +120,7 @@ class PublishedHistory(RuleBasedStateMachine):
         cache = self._folder / "cache"
         cache.mkdir(exist_ok=True)
         place = open_destination(self._place)
-        self._follower = PublishedRows.open(place, None, cache, 60_000)
+        self._follower = PublishedRows.open(place, None, cache, RowMemory(60_000))
         found = {name: rows_of(self._follower.server, name) for name in NAMES}
         assert found == self._truth[max(self._truth)]
 

@@ -4,6 +4,8 @@ Above it: pytest. Below it: hps/publish, PublishedRows. A process that is killed
 from the moment of its death each of its operations at the destination fails, cleaning up included.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +18,11 @@ import hps
 from hps.publish import publisher as publisher_module
 from hps.publish import version as version_module
 from hps.publish.destination import open_destination
+from hps.publish.fetch import fetched, remove_abandoned
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import chain_of, listed_versions
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, RowMemory
 from tests.publish.publish_lab import a_server, keys_of, push, rows_of, served
 
 
@@ -77,7 +81,7 @@ def publish_and_die(
     with monkeypatch.context() as patched:
         patched.setattr(publisher_module, "open_destination", lambda place: mortal)
         options = publisher_module.PublishOptions(kind=kind)
-        with Publisher(world / "store", world / "pub", options) as publisher:
+        with Publisher(StoreOrigin(world / "store"), world / "pub", options) as publisher:
             try:
                 publisher.publish()
             except Killed:
@@ -142,7 +146,7 @@ def test_a_follower_that_dies_in_a_change_begins_again_from_what_it_had(
 ) -> None:
     place, cache = open_destination(world / "pub"), world / "cache"
     cache.mkdir()
-    rows = PublishedRows.open(place, 1, cache, "16MiB")
+    rows = PublishedRows.open(place, 1, cache, RowMemory("16MiB"))
     with a_server(world / "store") as server:
         server.publish(world / "pub")
         expected = rows_of(server)
@@ -158,10 +162,30 @@ def test_a_follower_that_dies_in_a_change_begins_again_from_what_it_had(
         rows.apply(version, changes)
     rows.server.parts.publishing.close()
     rows.server.parts.tables.shut()  # as a kill: nothing is saved
-    with PublishedRows.open(place, None, cache, "16MiB") as again:
+    with PublishedRows.open(place, None, cache, RowMemory("16MiB")) as again:
         assert again.version.number == 2
         assert rows_of(again.server) == expected
     assert len(list(cache.iterdir())) == 1
+
+
+def test_copies_of_a_process_that_died_go_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+    for name, has_lock, age in (
+        ("fetched-dead", True, 0.0),
+        ("fetched-old", False, 3600.0),
+        ("fetched-beginning", False, 0.0),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "0").write_bytes(b"rows")
+        if has_lock:
+            (folder / "held").touch()
+        then = time.time() - age
+        os.utime(folder, (then, then))
+    with fetched(open_destination(tmp_path), [], tmp_path):
+        remove_abandoned(tmp_path)
+        left = sorted(one.name for one in tmp_path.iterdir())
+        assert len(left) == 2 and "fetched-beginning" in left
+        assert not {"fetched-dead", "fetched-old"} & set(left)
 
 
 def test_a_reader_that_finds_a_version_gone_says_so(
@@ -186,7 +210,7 @@ def test_a_change_that_fails_half_way_is_not_saved_as_the_version_before(
         push(server, np.arange(50, dtype=np.uint64), 1.0)
         server.publish(world / "pub", kind="delta")
     versions = chain_of(place)
-    rows = PublishedRows.open(place, 1, cache, "16MiB")
+    rows = PublishedRows.open(place, 1, cache, RowMemory("16MiB"))
     with rows.changes(place, versions[1]) as changes:
         rows.apply(versions[1], changes)  # which is not saved yet
     assign: Callable[..., None] = rows.server.assign
@@ -199,5 +223,5 @@ def test_a_change_that_fails_half_way_is_not_saved_as_the_version_before(
         monkeypatch.setattr(rows.server, "assign", fail)
         rows.apply(versions[2], changes)
     rows.close()
-    with PublishedRows.open(place, 2, cache, "16MiB") as again:
+    with PublishedRows.open(place, 2, cache, RowMemory("16MiB")) as again:
         assert rows_of(again.server) == second

@@ -12,8 +12,9 @@ import pytest
 import hps
 from hps.publish.destination import TakenError, open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import listed_versions, load_version
-from hps.train.published_rows import PublishedRows
+from hps.train.published_rows import PublishedRows, RowMemory
 from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
 
 
@@ -291,12 +292,12 @@ def test_a_store_without_a_checkpoint_and_a_place_without_a_version_are_named(
 ) -> None:
     with (
         a_server(tmp_path / "store"),
-        Publisher(tmp_path / "store", tmp_path / "pub") as publisher,
+        Publisher(StoreOrigin(tmp_path / "store"), tmp_path / "pub") as publisher,
         pytest.raises(hps.ConfigError, match="no checkpoint yet"),
     ):
         publisher.publish()
     with (
-        Publisher(tmp_path / "nowhere", tmp_path / "pub") as publisher,
+        Publisher(StoreOrigin(tmp_path / "nowhere"), tmp_path / "pub") as publisher,
         pytest.raises(hps.StoreError, match="no store to publish from"),
     ):
         publisher.publish()
@@ -354,7 +355,7 @@ def test_rows_that_had_died_by_the_newer_version_are_in_the_older_one(tmp_path: 
         server.advance_period(to=5)
         push(server, keys_of(500), 1.0)
         server.checkpoint(tag="new")
-    with Publisher(tmp_path / "store", place) as publisher:
+    with Publisher(StoreOrigin(tmp_path / "store"), place) as publisher:
         publisher.publish("new")
         assert sorted(served(place, tmp_path / "a")) == [500]
         publisher.publish("old")
@@ -413,13 +414,13 @@ def test_a_follower_behind_a_base_reads_it_anew(tmp_path: Path) -> None:
     with a_server(tmp_path / "store") as server:
         push(server, many, 1.0)
         server.publish(place)
-        with PublishedRows.open(open_destination(place), None, cache, "16MiB"):
+        with PublishedRows.open(open_destination(place), None, cache, RowMemory("16MiB")):
             pass
         for _ in range(9):
             push(server, many[:150], 1.0)
             server.publish(place, keep=1)
         assert 1 not in listed_versions(open_destination(place))
-        with PublishedRows.open(open_destination(place), None, cache, "16MiB") as rows:
+        with PublishedRows.open(open_destination(place), None, cache, RowMemory("16MiB")) as rows:
             assert rows_of(rows.server) == rows_of(server)
 
 
@@ -432,14 +433,14 @@ def test_a_local_copy_that_a_process_has_open_is_left_to_it(tmp_path: Path) -> N
         push(server, np.arange(300, dtype=np.uint64), 1.0)
         server.publish(place)
         with (
-            PublishedRows.open(destination, None, cache, "16MiB") as one,
-            PublishedRows.open(destination, None, cache, "16MiB") as other,
+            PublishedRows.open(destination, None, cache, RowMemory("16MiB")) as one,
+            PublishedRows.open(destination, None, cache, RowMemory("16MiB")) as other,
         ):
             assert one.folder != other.folder and one.folder.exists()
             assert rows_of(other.server) == rows_of(one.server) == rows_of(server)
         server.publish(tmp_path / "elsewhere", kind="base")
         elsewhere = open_destination(tmp_path / "elsewhere")
-        with PublishedRows.open(elsewhere, None, cache, "16MiB"):
+        with PublishedRows.open(elsewhere, None, cache, RowMemory("16MiB")):
             assert len(list(cache.glob("rows-*"))) == 3  # of two places
 
 
@@ -456,7 +457,7 @@ def test_a_follower_keeps_all_rows_in_memory_that_there_is_memory_for(
     cache = tmp_path / "cache"
     cache.mkdir()
     place = open_destination(tmp_path / "pub")
-    with PublishedRows.open(place, None, cache, "64MiB") as followed:
+    with PublishedRows.open(place, None, cache, RowMemory("64MiB")) as followed:
         held = followed.server.stats()["dram_cache"]
         row_bytes = followed.server.tables["ads"].layout.row_bytes
     assert held["rows"] > 0.999 * num_rows and held["evictions"] < num_rows // 1000

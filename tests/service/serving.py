@@ -20,14 +20,21 @@ import grpc
 
 from hps.service.messages.status import DETAIL_KEY
 from hps.service.server.log_lines import LogLines
+from hps.service.server.publish_handlers import SERVICE_NAME as PUBLISHING
 from hps.service.server.server import SERVICE_NAME, Server, ServerOptions
 from hps.v1 import parameter_server_pb2 as pb
+from hps.v1 import publishing_pb2
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REPLIES = {
     method.name: getattr(pb, method.output_type.name)
     for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods
 }
+OF_PUBLISHING = {
+    method.name: getattr(publishing_pb2, method.output_type.name)
+    for method in publishing_pb2.DESCRIPTOR.services_by_name["Publishing"].methods
+}
+REPLIES |= OF_PUBLISHING
 _LONGEST_START_SECONDS = 60.0
 
 
@@ -54,7 +61,8 @@ class Channel:
 
     def method(self, method: str, request: Any) -> Any:
         is_bytes = isinstance(request, bytes)
-        name = method if method.startswith("/") else f"/{SERVICE_NAME}/{method}"
+        service = PUBLISHING if method in OF_PUBLISHING else SERVICE_NAME
+        name = method if method.startswith("/") else f"/{service}/{method}"
         return self.channel.unary_unary(
             name, response_deserializer=None if is_bytes else REPLIES[method].FromString
         )

@@ -2,9 +2,9 @@
 
 Above it: the Makefile. Below it: kills.py, damage.py, overlap.py, readers.py, identity.py,
 odd_machines.py, life_models.py, life_kills.py, life_faults.py, rank_kills.py, cluster_hosts.py, the
-service_*.py recipes, the programs of tests/native, the tests that are marked long. A recipe fails
-by a violation, by a premise that did not happen, or by a planted bug that it does not find. Skips
-are counted and listed. Every line goes out as soon as it is known.
+service_*.py recipes, publishing_kills.py, the programs of tests/native, the tests that are marked
+long. A recipe fails by a violation, by a premise that did not happen, or by a planted bug that it
+does not find. Skips are counted and listed. Every line goes out as soon as it is known.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.torture.cluster_hosts import ClusterLab
 from tests.torture.damage import DamageLab, DamageReport, empty_when_damaged
 from tests.torture.exchanged_parts import PLANTS as EXCHANGE_PLANTS
 from tests.torture.exchanged_parts import run_exchanged_ranks, run_exchanged_shards
-from tests.torture.faulty_calls import faulty_nursery, missing_tools
+from tests.torture.faulty_calls import faulty_calls, faulty_nursery, missing_tools
 from tests.torture.hosts import Hosts, missing_rights
 from tests.torture.identity import PLANTS as IDENTITY_PLANTS
 from tests.torture.identity import run_identity
@@ -46,12 +46,25 @@ from tests.torture.odd_machines import missing as missing_machine
 from tests.torture.odd_machines import run_machine as run_odd_machine
 from tests.torture.overlap import run_overlaps
 from tests.torture.planted import PLANTED
+from tests.torture.publishing_kills import DROPS as DISK_DROPS
+from tests.torture.publishing_kills import NEEDED as PUBLISHING_NEEDED
+from tests.torture.publishing_kills import (
+    NEEDED_OF_DISKS,
+    NEEDED_OF_FAULTS,
+    PublishingCase,
+    publishing_nursery,
+    run_publishing_kills,
+)
+from tests.torture.publishing_places import PLACES, missing_place
+from tests.torture.publishing_planted import PLANTED as PUBLISHING_PLANTED
 from tests.torture.rank_counts import PLANT as COUNTS_PLANT
 from tests.torture.rank_counts import run_rank_counts
 from tests.torture.rank_kills import PLANT as RANK_PLANT
 from tests.torture.rank_kills import run_rank_kills, run_torchrun_kills
 from tests.torture.readers import PLANT as READERS_PLANT
 from tests.torture.readers import run_readers
+from tests.torture.s3_server import PLANT as S3_PLANT
+from tests.torture.s3_server import run_destinations, s3_server
 from tests.torture.scratch import scratch_folder
 from tests.torture.service_faults import FAULTS, NEEDED, PLANTS, run_faults
 from tests.torture.service_hostile import NEEDED as HOSTILE_NEEDED
@@ -80,6 +93,9 @@ TORCHRUN_KILLS = 5
 EXCHANGES = {"ranks": 400, "shards": 100}
 EXCHANGES_OF_A_WHOLE = 50
 SERVICE_KILLS = {"K1": 1000, "N1": 100, "N2": 100, "N3": 100, "N4": 100}
+PUBLISHING_KILLS = {"folder": 300, "s3": 40, "s3-server": 20}
+PUBLISHING_DISKS = 60
+S3_TESTS = 5
 MACHINE_KILLS = {"M1": 500, "R1": 500}
 MANY_CLIENTS = 10
 SERVICE_FAULTS = 30
@@ -218,6 +234,51 @@ def _service_kills(seed: int) -> Iterator[Result]:
             for plant in recipe.plants:
                 found = run_recipe(process, name, seed, 100, plant)
                 yield _planted(name, plant, found.kills, found.violations)
+
+
+def _publishing_kills(seed: int) -> Iterator[Result]:
+    with publishing_nursery() as process:
+        for place in PLACES:
+            kills = PUBLISHING_KILLS[place]
+            what = f"publisher and server of a model, versions in {place}"
+            if reason := missing_place(place):
+                yield Result("K1", what, skips={reason: kills})
+                continue
+            report = run_publishing_kills(process, PublishingCase(seed, place=place), kills)
+            needed = PUBLISHING_NEEDED + (NEEDED_OF_FAULTS if place == "s3" else ())
+            premise = [f"no {name}" for name in report.missing(needed)]
+            yield Result("K1", f"{what}: {report}", report.kills, report.violations + premise)
+        for name, plant in PUBLISHING_PLANTED.items():
+            case = PublishingCase(seed, name, plant.who)
+            found = run_publishing_kills(process, case, 100)
+            yield _planted("K1", name, found.kills, found.violations)
+
+
+def _publishing_disks(seed: int) -> Iterator[Result]:
+    what = "a model's server whose copies have a full disk at times"
+    if reason := missing_tools():
+        yield Result("F2", what, skips={reason: PUBLISHING_DISKS + 1})
+        return
+    with faulty_calls() as environment, publishing_nursery(environment) as process:
+        case = PublishingCase(seed, has_full_disk=True)
+        report = run_publishing_kills(process, case, PUBLISHING_DISKS)
+        premise = [f"no {name}" for name in report.missing(NEEDED_OF_DISKS)]
+        yield Result("F2", f"{what}: {report}", report.kills, report.violations + premise)
+        case = PublishingCase(seed, DISK_DROPS, "server", has_full_disk=True)
+        found = run_publishing_kills(process, case, 100)
+        yield _planted("F2", DISK_DROPS, found.kills, found.violations)
+
+
+def _destinations(seed: int) -> Iterator[Result]:
+    what = "the tests of destinations against a real S3 server"
+    if reason := missing_place("s3-server"):
+        yield Result("S3", what, skips={reason: S3_TESTS + 1})
+        return
+    with scratch_folder() as folder, s3_server(folder) as server:
+        runs, problems = run_destinations(server)
+        yield Result("S3", f"{what}, {server.endpoint}", runs, problems)
+        runs, problems = run_destinations(server, S3_PLANT)
+        yield _planted("S3", S3_PLANT, runs, problems)
 
 
 def _service_machines(seed: int) -> Iterator[Result]:
@@ -441,7 +502,14 @@ def main() -> int:
     recipes += [_truncations, _damages, _overlaps, _readers, _identities, _odd_machines, _kills]
     recipes += [_life_models, _life_kills, _life_faults]
     recipes += [_rank_kills, _exchanges, _service_kills, _service_machines, _service_faults]
-    recipes += [_service_hostile, _hosts, _long_tests]
+    recipes += [
+        _service_hostile,
+        _publishing_kills,
+        _publishing_disks,
+        _destinations,
+        _hosts,
+        _long_tests,
+    ]
     return run(recipes, options.seed)
 
 

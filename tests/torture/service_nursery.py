@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,22 +58,31 @@ class SmallLogFiles:
         return cls.native.open(*place, file_bytes=LOG_FILE_BYTES)
 
 
-def serve(order: Order) -> int:
-    """A server's whole life; its exit code."""
+def take_streams(order: Order) -> None:
+    """In a forked process: its own output, no input, and the order's environment."""
     output = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.update(order.environment)
+
+
+def serve(order: Order) -> int:
+    """A server's whole life; its exit code."""
+    take_streams(order)
     _C.UpdateLog = SmallLogFiles  # type: ignore[misc,assignment]
     if order.plant:
         PLANTED[order.plant].put_in()
     return hps_main(order.arguments)
 
 
-def main() -> None:
-    """Obeys orders until the input ends, however that came; no server outlives it."""
+def obey(live: Callable[[Order], int]) -> None:
+    """Obeys orders until the input ends, however that came; no process outlives it.
+
+    Args:
+        live: the whole life of a forked process; its exit code.
+    """
     servers: set[int] = set()
     for line in sys.stdin:
         order = Order(**json.loads(line))
@@ -84,7 +94,7 @@ def main() -> None:
         if pid == 0:
             code = 1
             try:
-                code = serve(order)
+                code = live(order)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -97,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    obey(serve)

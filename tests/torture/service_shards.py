@@ -34,9 +34,13 @@ class ShardFailure(AssertionError):
 class Nursery:
     """The process that forks servers; several threads may order."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str] | None = None,
+        module: str = "tests.torture.service_nursery",
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.service_nursery"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

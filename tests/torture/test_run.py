@@ -10,6 +10,7 @@ from tests.torture.identity import PLANTS as IDENTITY_PLANTED
 from tests.torture.life_planted import PLANTED as LIFE_PLANTED
 from tests.torture.odd_machines import PLANTS as MACHINE_PLANTED
 from tests.torture.planted import PLANTED
+from tests.torture.publishing_planted import PLANTED as PUBLISHING_PLANTED
 from tests.torture.run import Result, native, parse_native, run
 from tests.torture.service_planted import PLANTED as SERVICE_PLANTED
 from tests.torture.service_slow import PLANTS as SLOW_PLANTED
@@ -68,5 +69,5 @@ def test_a_native_program_that_dies_is_a_problem(tmp_path: Path) -> None:
 def test_the_page_lists_every_bug_that_is_planted_in_a_worker_or_a_server() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text()
     planted = [*PLANTED, *SERVICE_PLANTED, *SLOW_PLANTED, *IDENTITY_PLANTED, *MACHINE_PLANTED]
-    planted += LIFE_PLANTED
+    planted += [*LIFE_PLANTED, *PUBLISHING_PLANTED]
     assert [name for name in planted if f"`{name}`" not in page] == []

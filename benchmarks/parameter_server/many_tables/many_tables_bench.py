@@ -46,6 +46,7 @@ TORCH = "torch: EmbeddingBag(sparse) a table"
 TORCH_ADAGRAD = "torch: the same + torch.optim.Adagrad"
 BEST = "best of the peers"
 ALONE = "the sums and updates alone, keys at no cost"
+FOUND = "the same, each key found by one hash and one probe"
 PEERS = {
     FBGEMM: (Fbgemm, {"fbgemm_gpu"}),
     TORCHREC: (TorchRec, {"fbgemm_gpu", "torchrec"}),
@@ -109,7 +110,10 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
         same_answers(contenders, apart=[TORCH_ADAGRAD])
         million, steps, repetitions = work.length / 1e6, options["steps"], options["repetitions"]
         alone = tables_alone(work, options["threads"])
-        bounds = {ALONE: partial(alone.median_seconds, steps)}
+        bounds = {
+            ALONE: partial(alone.median_seconds, steps),
+            FOUND: partial(alone.median_seconds, steps, finds=True),
+        }
         samples = rates(contenders, million, len(work.batches), steps, repetitions, bounds)
         for contender in contenders.values():
             contender.check()

@@ -1,10 +1,12 @@
 // A pooled step whose keys cost nothing: the sums and updates that any table has to make, no more.
 //
 // Which row each occurrence reads, and which bags each row is in, is known before the clock starts:
-// no key is hashed, numbered or found. Forward copies each distinct row once into dense memory, and
-// sums bags from there; backward sums the bags' gradients a row, and steps the row by row-wise
-// Adagrad. Rows are asked for ahead. Every thread takes a contiguous part of the rows and of the
-// bags of each table, the best case. Above it: pooled_alone.py (ctypes). Below it:
+// no key is hashed, numbered or found; or, where that is asked for, each by one hash and one probe,
+// the least that any hash table costs: an entry of a table of numbers and the key behind it an
+// occurrence, a line of digests a distinct row. Forward copies each distinct row once into dense
+// memory, and sums bags from there; backward sums the bags' gradients a row, and steps the row by
+// row-wise Adagrad. Rows are asked for ahead. Every thread takes a contiguous part of the rows and
+// of the bags of each table, the best case. Above it: pooled_alone.py (ctypes). Below it:
 // spinning_threads.h.
 #include <algorithm>
 #include <chrono>
@@ -39,6 +41,13 @@ struct Work {
   const int32_t* bags;         // of the occurrences of each row
   const int32_t* bag_offsets;  // [distinct + 1] of the rows in `bags`, of each batch
   int64_t num_bags;
+  const uint64_t* keys;           // of each occurrence, as `numbers`
+  const uint64_t* distinct_keys;  // as `slots`
+  const int32_t* entries;         // [num_batches][num_entries] numbers of keys, by their hashes
+  int64_t num_entries;            // a power of two
+  const uint8_t* digests;         // [num_buckets][64]
+  int64_t num_buckets;
+  int32_t* found;          // [most occurrences] numbers
   float* values;           // [most distinct rows, dim]
   float* out;              // [num_bags, dim]
   const float* gradients;  // [num_bags, dim]
@@ -49,6 +58,45 @@ void PrefetchRow(const Work& work, int64_t slot) {
   const int64_t bytes = work.stride * static_cast<int64_t>(sizeof(float));
   for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(row + b, 1);
   __builtin_prefetch(row + bytes - 1, 1);
+}
+
+uint64_t HashOf(uint64_t key) {
+  key ^= key >> 33;
+  key *= 0xff51afd7ed558ccdULL;
+  key ^= key >> 33;
+  key *= 0xc4ceb9fe1a85ec53ULL;
+  return key ^ key >> 33;
+}
+
+// Where two keys have the same entry one of them has the other's number: it costs what it would.
+void FindNumbers(const Work& work, int64_t batch, int64_t first, int64_t last) {
+  const uint64_t* keys = work.keys + work.number_starts[batch];
+  const uint64_t* distinct = work.distinct_keys + work.slot_starts[batch];
+  const int32_t* entries = work.entries + batch * work.num_entries;
+  const auto mask = static_cast<uint64_t>(work.num_entries - 1);
+  for (int64_t i = first; i < last; ++i) {
+    __builtin_prefetch(entries + (HashOf(keys[i + kSumsAhead]) & mask));
+    const int32_t number = entries[HashOf(keys[i]) & mask];
+    work.found[i] = distinct[number] == keys[i] ? number : 0;
+  }
+}
+
+// Compares the digests of each distinct key's bucket with its own; returns what none can leave out.
+int64_t FindRows(const Work& work, int64_t batch, int64_t first, int64_t last) {
+  const uint64_t* keys = work.distinct_keys + work.slot_starts[batch];
+  const auto line_of = [&](uint64_t hash) {
+    return work.digests + ((hash >> 32) * static_cast<uint64_t>(work.num_buckets) >> 32) * kLine;
+  };
+  int64_t num_same = 0;
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) __builtin_prefetch(line_of(HashOf(keys[i + kAhead])));
+    const uint64_t hash = HashOf(keys[i]);
+    using Line = uint8_t __attribute__((vector_size(kLine)));
+    const auto digest = static_cast<uint8_t>(hash);
+    const Line same = (*reinterpret_cast<const Line*>(line_of(hash)) == digest) & 1;
+    num_same += same[hash >> 8 & (kLine - 1)];
+  }
+  return num_same;
 }
 
 template <int kDim>
@@ -138,8 +186,9 @@ const Phases* PhasesOf(int64_t dim) {
 }  // namespace
 
 // Median seconds of a step over the batches in turn; below 0 for a dim that there is no loop for.
+// Keys cost nothing unless `finds` is not 0.
 extern "C" double pooled_alone(const Work* tables, int num_tables, int num_batches, int num_threads,
-                               int num_steps) {
+                               int num_steps, int finds) {
   std::vector<const Phases*> phases;
   for (int i = 0; i < num_tables; ++i) {
     phases.push_back(PhasesOf(tables[i].dim));
@@ -147,6 +196,7 @@ extern "C" double pooled_alone(const Work* tables, int num_tables, int num_batch
   }
   Barrier barrier(num_threads);
   std::vector<double> seconds(num_steps);
+  std::vector<int64_t> num_same(num_threads);
   const auto run = [&](int worker) {
     const auto part = [&](int64_t whole) {
       return std::pair(whole * worker / num_threads, whole * (worker + 1) / num_threads);
@@ -160,6 +210,12 @@ extern "C" double pooled_alone(const Work* tables, int num_tables, int num_batch
       const auto start = std::chrono::steady_clock::now();
       for (int j = 0; j < num_tables; ++j) {
         const auto [first, last] = rows_of(tables[j]);
+        if (finds != 0) {
+          const int32_t* offsets = tables[j].offsets + batch * (tables[j].num_bags + 1);
+          const auto [first_key, last_key] = part(offsets[tables[j].num_bags]);
+          FindNumbers(tables[j], batch, first_key, last_key);
+          num_same[worker] += FindRows(tables[j], batch, first, last);
+        }
         phases[j]->copy(tables[j], tables[j].slots + tables[j].slot_starts[batch], first, last);
       }
       barrier.Wait();
@@ -178,5 +234,7 @@ extern "C" double pooled_alone(const Work* tables, int num_tables, int num_batch
     }
   };
   RunOnThreads(num_threads, run);
+  if (std::any_of(num_same.begin(), num_same.end(), [](int64_t same) { return same < 0; }))
+    return -1;
   return MedianOf(std::move(seconds));
 }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import hps
+from benchmarks.common.narrow_step import NarrowStep
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.parameter_server.sparse_step.contender import (
     ADAGRAD_EPS,
@@ -18,7 +19,6 @@ from benchmarks.parameter_server.sparse_step.contender import (
     ROW_WISE_EPS,
     Workload,
 )
-from hps.contracts.joint import JointUpdate, KeysByTable, Places
 
 BUDGET_OVER_ROWS = 1.3
 
@@ -91,12 +91,7 @@ class HpsNarrow(HpsServer):
         lifetime: contextlib.ExitStack,
     ) -> None:
         super().__init__(work, table, all_keys, threads, lifetime)
-        self._places = Places.of([TABLE], [work.dim], [False], [[0]], [[0]])
-        self._offsets = torch.arange(work.length + 1)
-        self._grads = work.grads.to(torch.bfloat16)
+        self._narrow_step = NarrowStep(self._server, work.grads)
 
     def step(self, idx: int) -> None:
-        output = torch.empty(self._grads.shape, dtype=torch.bfloat16)
-        ids = hps.Ids(self._work.keys[idx], self._offsets)
-        rows = self._server.joint.look_up(KeysByTable([ids], len(output)), self._places, output)
-        self._server.joint.apply(JointUpdate(rows, self._places, self._grads))
+        self._narrow_step(self._work.keys[idx])

@@ -26,7 +26,10 @@ SLOW = 10.0  # calls that go over whole tables may take so many deadlines
 _LEVELS = {LOGGED: pb.LOGGED, DURABLE: pb.DURABLE}
 # Of the store, not of this client: they go on where its session cannot, so that a restore can help.
 _WITHOUT_SESSION = ("Describe", "ListCheckpoints", "CheckpointState", "Restore")
-_QUICK = ("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable")
+_QUICK = (
+    *("Describe", "NumRows", "Stats", "ListCheckpoints", "CreateTable", "MoveName"),
+    *("DescribePart", "PublishPart"),
+)
 
 R = TypeVar("R", bound=Message)
 

@@ -175,12 +175,17 @@ class Failure(Exception):
         """Seconds before which a retry is not worth it; 0 where nobody has said."""
         return 0.0 if self.detail is None else self.detail.retry_after_ms / 1000
 
-    def typed(self, address: str) -> HpsError:
-        """The error of hps.errors that it stands for."""
+    def typed(self, address: str, what: str = "shard") -> HpsError:
+        """The error of hps.errors that it stands for; `what` is at the address."""
         kind = ErrorDetail.OTHER if self.detail is None else self.detail.kind
-        error = _TYPES.get(kind, RemoteError)(f"shard {address}: {self.code.name}: {self}")
+        error = error_of_kind(kind, f"{what} {address}: {self.code.name}: {self.in_words()}")
         error.__cause__ = self
         return error
+
+
+def error_of_kind(kind: int, message: str) -> HpsError:
+    """The error of hps.errors that a kind of ErrorDetail stands for."""
+    return _TYPES.get(kind, RemoteError)(message)
 
 
 def _verdict(code: grpc.StatusCode, detail: ErrorDetail | None) -> Verdict:

@@ -11,8 +11,9 @@ training against servers has the bits of training in one process.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
+from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hps.checkpoint.blobs import Dense, ModelState
 from hps.checkpoint.over_parts import CheckpointsOverParts
@@ -31,7 +32,8 @@ from hps.service.client.division import KeyDivision
 from hps.service.client.names import RemoteNames
 from hps.service.client.options import ClientConfig, ClientFields
 from hps.service.client.periods import PeriodVerbs
-from hps.service.client.plans import MAX_IDLE_PLANS, RemoteRows
+from hps.service.client.plans import MAX_IDLE_PLANS, NothingWarmed, RemoteRows
+from hps.service.client.publishing import RemotePublishing
 from hps.service.client.pulls import Pulls
 from hps.service.client.pushes import Pushes
 from hps.service.client.shards import Shards
@@ -47,15 +49,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
-
-
-class NothingWarmed:
-    """What `warm` gives where no tier of this process could be warmed."""
-
-    is_released = True
-
-    def release(self) -> None:
-        """Nothing is held."""
+    from hps.publish.asked import Publishable
 
 
 class RemoteParameterServer:
@@ -117,7 +111,8 @@ class RemoteParameterServer:
         self._periods = PeriodVerbs(self._connections, self._shards, division, self._loop)
         parts = RemoteParts(self._connections, self._shards, self._loop)
         self._checkpoints = CheckpointsOverParts(parts)
-        self._names = RemoteNames(self._connections, self._shards, parts)
+        self._names = names = RemoteNames(self._connections, self._shards, parts)
+        self.publishing = RemotePublishing(self._connections, self._shards, parts, names)
         self._waiters = Waiters(self._connections.where)
 
     @classmethod
@@ -527,11 +522,9 @@ class RemoteParameterServer:
 
     def checkpoints(self) -> list[Json]:
         """The checkpoints that are kept, oldest first: tag (or None), id, rows, bytes, created,
-        names (that they were promoted to).
-
-        Those that the shards take by themselves are not listed, but for the one that a single
-        shard takes at its end, as `automatic`. The checkpoint that the rows descend from is
-        `current`; none is if that one is not kept any more, or the servers cannot tell.
+        names (promoted ones). Of those that shards take by themselves only a single shard's at its
+        end is listed, as `automatic`. The one that the rows descend from is `current`; none is if
+        that one is not kept any more, or the servers cannot tell.
         """
         return self._checkpoints.checkpoints()
 
@@ -550,6 +543,13 @@ class RemoteParameterServer:
     def names(self) -> RemoteNames:
         """Promoted names: `names.promote("day-3")`, `names.roll_back()`, `names.drop("live")`."""
         return self._names
+
+    def publish(
+        self, url: str | PathLike[str], model: "Publishable" = None, **options: Any
+    ) -> Json:
+        """Publishes the rows of all shards as they are as one version, as
+        `hps.ParameterServer.publish`, where all may write to (`hps serve --publish-to`)."""
+        return self.publishing.publish(fspath(url), model, options)
 
     # Lifetime.
 

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 MAX_IDLE_PLANS = 8  # that are kept for later
 
 
+class NothingWarmed:
+    """What `warm` gives where no tier of this process could be warmed."""
+
+    is_released = True
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
 class RowReader(Protocol):
     """Reads what RemoteRows are asked for."""
 

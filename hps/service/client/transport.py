@@ -15,6 +15,8 @@ from hps.service.client.options import ClientConfig
 from hps.service.client.probe import tls_difference
 
 SERVICE = "hps.v1.ParameterServer"
+_OF_PUBLISHING = ("DescribePart", "PublishPart", "DropPart")  # methods of hps.v1.Publishing
+MODEL_SERVICE = "hps.v1.ModelServer"
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # the server's own limit holds
     ("grpc.max_send_message_length", -1),
@@ -88,10 +90,11 @@ class _PendingCall:
 
 
 class GrpcTransport:
-    """The transport of grpcio."""
+    """The transport of grpcio; `service` is that whose methods are called."""
 
-    def __init__(self, address: str, config: ClientConfig) -> None:
+    def __init__(self, address: str, config: ClientConfig, service: str = SERVICE) -> None:
         self.address = address
+        self._service = service
         self._tls = config.tls
         options: list[tuple[str, str | int]] = list(_CHANNEL_OPTIONS)
         # Of multi-callables, whose types the calls' own bytes do not fit.
@@ -125,7 +128,7 @@ class GrpcTransport:
     def stream(self, method: str, request: bytes, timeout: float) -> Iterator[bytes]:
         """Replies as they come."""
         opened: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
-            f"/{SERVICE}/{method}"
+            f"/{self._service}/{method}"
         )
         replies = opened(request, timeout=timeout, metadata=self._metadata)
         try:
@@ -145,5 +148,6 @@ class GrpcTransport:
 
     def _method(self, name: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
         if name not in self._methods:
-            self._methods[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
+            service = "hps.v1.Publishing" if name in _OF_PUBLISHING else self._service
+            self._methods[name] = self._channel.unary_unary(f"/{service}/{name}")
         return self._methods[name]

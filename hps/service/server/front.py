@@ -4,7 +4,7 @@ Above it: server.py over a shard, `hps.serving` over a model. Below it: calls.py
 auth.py, tls.py, health.py, metrics_http.py.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ import grpc
 
 from hps.common.field_checks import require_number
 from hps.errors import ConfigError
+from hps.publish.places import PublishPlaces
 from hps.service.messages.addresses import check_exposure, is_loopback, split_address
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import TokenFile
@@ -53,6 +54,8 @@ class ServerOptions:
         allow_insecure: listen beyond this machine without TLS.
         metrics: HOST:PORT of the figures for Prometheus; None: none.
         drain_seconds: how long calls in flight may take to end when the server stops.
+        publish_to: what the places begin with that versions may be written to; see
+            `hps.publish.places.PublishPlaces`.
 
     Raises:
         ConfigError: no such address; others can reach it and there is no TLS; a token file or
@@ -66,6 +69,7 @@ class ServerOptions:
     allow_insecure: bool = False
     metrics: str | None = None
     drain_seconds: float = 30.0
+    publish_to: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require_number("ServerOptions.drain_seconds", self.drain_seconds)
@@ -79,6 +83,7 @@ class ServerOptions:
                 check_exposure(
                     flag, host, what, has_tls=has_tls, allow_insecure=self.allow_insecure
                 )
+        PublishPlaces(self.publish_to)
         # Looked at here, so that a mistake is told before a store is opened.
         if self.tokens is not None:
             TokenFile(self.tokens)

@@ -3,10 +3,13 @@
 Above it: `hps serve`, tests. Below it: the handlers, front.py, `hps.service.shard.shard`.
 """
 
+from hps.publish.places import PublishPlaces
 from hps.service.server.calls import Handler, Service
 from hps.service.server.front import GrpcFront, Served
 from hps.service.server.front import ServerOptions as ServerOptions
 from hps.service.server.log_lines import LogLines
+from hps.service.server.publish_handlers import SERVICE_NAME as PUBLISHING
+from hps.service.server.publish_handlers import PublishHandlers
 from hps.service.server.row_handlers import RowHandlers
 from hps.service.server.store_handlers import StoreHandlers
 from hps.service.shard.shard import Shard
@@ -33,7 +36,7 @@ class Server:
 
     def __init__(self, shard: Shard, options: ServerOptions, log: LogLines) -> None:
         served = Served(
-            names=(SERVICE_NAME,),
+            names=(SERVICE_NAME, PUBLISHING),
             is_alive=lambda: not shard.is_dead,
             open_to_all="anyone who reaches this address may change rows",
             table_names=lambda: [table.name for table in shard.tables],
@@ -44,7 +47,10 @@ class Server:
 
             collector = ServerCollector(self.front.counts, self.front.admissions, shard)
             self.front.serve_metrics(collector)
-        self.front.start(_own_handlers(self.front.calls, shard), {})
+        handlers = _own_handlers(self.front.calls, shard)
+        places = PublishPlaces(options.publish_to)
+        handlers |= _publish_handlers(self.front.calls, shard, places)
+        self.front.start(handlers, {})
         self.address = self.front.address
 
     def reload(self) -> None:
@@ -96,3 +102,13 @@ def _own_handlers(calls: Service, shard: Shard) -> dict[str, Handler]:
     handlers["Items"] = calls.server_stream("Items", rows.items)
     handlers["PushStream"] = calls.both_streams("PushStream", rows.push)
     return {f"/{SERVICE_NAME}/{name}": handler for name, handler in handlers.items()}
+
+
+def _publish_handlers(calls: Service, shard: Shard, places: PublishPlaces) -> dict[str, Handler]:
+    own = PublishHandlers(shard, places, calls.log)
+    unary = {
+        "DescribePart": own.describe_part,
+        "PublishPart": own.publish_part,
+        "DropPart": own.drop_part,
+    }
+    return {f"/{PUBLISHING}/{name}": calls.unary(name, run) for name, run in unary.items()}

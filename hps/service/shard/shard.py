@@ -25,6 +25,12 @@ from hps.service.shard.checkpoints import NameMove, ShardCheckpoints
 from hps.service.shard.core import LONG, ServedStore, ShardOptions
 from hps.service.shard.location import StoreLocation
 from hps.service.shard.mutations import Mutations
+from hps.service.shard.publishing import (
+    PartDescription,
+    PartOrder,
+    PartWriting,
+    ShardPublishing,
+)
 from hps.service.shard.reads import Reads
 from hps.service.shard.sessions import SessionOpener
 from hps.service.shard.tables import ShardTables
@@ -45,6 +51,7 @@ class ShardParts:
     reads: Reads
     checkpoints: ShardCheckpoints
     tables: ShardTables
+    publishing: ShardPublishing
 
 
 class Shard:
@@ -94,6 +101,7 @@ class Shard:
                 reads=reads,
                 checkpoints=ShardCheckpoints(store, reads, mutations),
                 tables=ShardTables(store),
+                publishing=ShardPublishing(store),
             )
         except BaseException:  # an interrupt
             store.close(checkpoint=False)
@@ -411,6 +419,44 @@ class Shard:
         """
         return self.parts.checkpoints.restore(tag, lineage, timeout)
 
+    # Versions for serving.
+
+    def describe_part(self, created: float, timeout: float = LONG) -> PartDescription:
+        """What a checkpoint is, by when it was created; no row is read.
+
+        Raises:
+            ConfigError: it is not kept any more. MismatchError: another store lies at the path.
+        """
+        return self.parts.publishing.describe(created, timeout)
+
+    def write_part(self, order: PartOrder, wait: float) -> PartWriting:
+        """Writes the files of the rows of a checkpoint, in a thread, which this begins.
+
+        Asked for again, by its folder, it is the same writing. One that nobody asks for within a
+        minute ends, and its files go.
+
+        Args:
+            order: what to write.
+            wait: seconds to wait for its end.
+
+        Returns:
+            The writing, which may go on; its `error` is told there.
+
+        Raises:
+            ConfigError: the folder is being written with another order.
+            CapacityError: as many are being written as there may be. StoreError: it is closed.
+        """
+        return self.parts.publishing.write(order, wait)
+
+    def drop_part(self, place: str, folder: str, wait: float) -> None:
+        """Ends a writing and removes its files; nothing to do where there is none.
+
+        Args:
+            place, folder: of the order.
+            wait: seconds to wait for its end.
+        """
+        self.parts.publishing.drop(place, folder, wait)
+
     def create_table(self, table: TableConfig, timeout: float = LONG) -> bool:
         """Adds a table, durably; False if it is there already, just so but for its learning rate.
 
@@ -433,4 +479,8 @@ class Shard:
         Raises:
             StoreError: the checkpoint could not be made, or the log not be written; all is closed.
         """
-        self.parts.store.close(checkpoint)
+        self.parts.publishing.give_up()
+        try:
+            self.parts.store.close(checkpoint)
+        finally:
+            self.parts.publishing.close()

@@ -54,13 +54,18 @@ def service(
     """A service of so many shards, stopped with the block."""
     made = Service(folder)
     seed = options.pop("seed", 0)
+    ssd = options.pop("ssd", hps.SsdStoreConfig())
     options.setdefault("drain_seconds", 2.0)
     with ExitStack() as stack:
         for index in range(count):
             place: Any = folder / f"shard{index}"
             if tables:
                 place = hps.Config(
-                    path=place, tables=tables, dram=hps.DramCacheConfig(bytes="4MiB"), seed=seed
+                    path=place,
+                    tables=tables,
+                    dram=hps.DramCacheConfig(bytes="4MiB"),
+                    ssd=ssd,
+                    seed=seed,
                 )
             else:
                 place = StoreLocation(path=place, dram=hps.DramCacheConfig(bytes="4MiB"), seed=seed)

@@ -120,7 +120,7 @@ def test_what_cannot_be_is_one_line_and_status_1(ask, words: list[str], message:
         (["train", "log.tsv", "--store", "s", "--tls-ca", "ca.pem"], "--tls-ca needs --server"),
         (["train", "log.tsv", "--server", "a:1", "--gpu", "1GiB"], "the servers' own"),
         (["train", "log.tsv", "--store", "s", "--allow-insecure"], "--allow-insecure needs"),
-        (["evaluate", "log.tsv"], "give --store or --server"),
+        (["evaluate", "log.tsv"], "give --store, --server or --model"),
         (["evaluate", "log.tsv", "--server", "a"], "must be 'host:port'"),
         (["client", "stats", "--server", "127.0.0.1:1", "--deadline", "0.2"], "deadline passed"),
     ],

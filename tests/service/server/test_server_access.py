@@ -21,6 +21,7 @@ from hps.service.messages.addresses import is_loopback, split_address
 from hps.service.server.auth import TokenFile
 from hps.service.server.tls import TlsFiles
 from hps.v1 import parameter_server_pb2 as pb
+from hps.v1 import publishing_pb2
 from tests.service.client.fake_shard import FakeShard
 from tests.service.server.test_server_calls import pull, push
 from tests.service.serving import Channel, Refused, serving
@@ -92,6 +93,10 @@ DENIED = [
     (WRITER, "Statistics", pb.StatisticsRequest(table="users"), "PERMISSION_DENIED", "read"),
     (READER, "DeleteCheckpoint", pb.DeleteCheckpointRequest(), "PERMISSION_DENIED", "admin"),
     (WRITER, "MoveName", pb.MoveNameRequest(name="live"), "PERMISSION_DENIED", "admin"),
+    (WRITER, "DescribePart", publishing_pb2.DescribePartRequest(), "PERMISSION_DENIED", "admin"),
+    (WRITER, "PublishPart", publishing_pb2.PublishPartRequest(), "PERMISSION_DENIED", "admin"),
+    (WRITER, "DropPart", publishing_pb2.DropPartRequest(), "PERMISSION_DENIED", "admin"),
+    (None, "PublishPart", publishing_pb2.PublishPartRequest(), "UNAUTHENTICATED", "no token"),
 ]
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from hps.v1 import parameter_server_pb2 as pb
+from hps.v1 import publishing_pb2
 from tests.service.serving import REPLIES, SERVICE_NAME, Channel, Process, Refused, process
 from tests.torture.scratch import scratch_folder
 
@@ -152,6 +153,10 @@ def hostile(kind: type) -> SearchStrategy[Any]:
 METHODS = {
     method.name: getattr(pb, method.input_type.name)
     for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods
+}
+METHODS |= {
+    method.name: getattr(publishing_pb2, method.input_type.name)
+    for method in publishing_pb2.DESCRIPTOR.services_by_name["Publishing"].methods
 }
 # Of those that take long, or end sessions, a few are enough.
 QUICK = sorted(set(METHODS) - {"Checkpoint", "Restore", "CreateTable", "DeleteCheckpoint"})

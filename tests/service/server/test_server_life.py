@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from hps.service.server.health import HEALTH_NAME, REFLECTION_NAME
+from hps.service.server.publish_handlers import SERVICE_NAME as PUBLISHING
 from hps.service.server.server import SERVICE_NAME
 from hps.v1 import parameter_server_pb2 as pb
 from tests.service.client.fake_shard import DIM, FakeShard
@@ -58,7 +59,7 @@ def test_reflection_lists_the_services_and_their_messages() -> None:
         requests = [ask(list_services=""), ask(file_containing_symbol=SERVICE_NAME)]
         services, file = method(request.SerializeToString() for request in requests)
         names = [service.name for service in services.list_services_response.service]
-        assert names == sorted([SERVICE_NAME, HEALTH_NAME, REFLECTION_NAME])
+        assert names == sorted([SERVICE_NAME, PUBLISHING, HEALTH_NAME, REFLECTION_NAME])
         assert b"PullRequest" in file.file_descriptor_response.file_descriptor_proto[0]
 
 

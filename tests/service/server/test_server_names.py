@@ -18,9 +18,10 @@ import pytest
 import hps
 from hps.reader.schema import check_tables
 from hps.v1 import parameter_server_pb2 as pb
+from hps.v1 import publishing_pb2
 from tests.service.client.client_lab import Service, service
 from tests.service.server.test_server_access import ADMIN, READER, write_tokens
-from tests.service.serving import REPLIES, SERVICE_NAME, Channel
+from tests.service.serving import OF_PUBLISHING, REPLIES, SERVICE_NAME, Channel
 
 HIDDEN = ("alpha-secret", "beta-secret")
 NAMES = (*HIDDEN, "mine")
@@ -82,7 +83,8 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def test_no_reply_error_or_figure_names_a_table_that_the_caller_may_not_see(lab: Lab) -> None:
     identity = pb.Identity(client_id="a", incarnation=1, sequence=1)
     for method in REPLIES:
-        kind = getattr(pb, f"{'Push' if method == 'PushStream' else method}Request")
+        messages = publishing_pb2 if method in OF_PUBLISHING else pb
+        kind = getattr(messages, f"{'Push' if method == 'PushStream' else method}Request")
         fields = {one.name for one in kind.DESCRIPTOR.fields}
         for table in ("mine", "none", "new", ""):
             given: dict[str, Any] = {"id": identity} if "id" in fields else {}

@@ -1,0 +1,55 @@
+"""StoreOrigin: a store, or the folder of several ranks, as what versions are published of.
+
+Above it: `hps.ParameterServer.publish`, `hps publish`, `hps train --publish`. Below it: source.py,
+table_files.py, the promoted names of the store.
+"""
+
+import os
+
+from hps.common.json_text import JsonView
+from hps.publish.options import PublishOptions
+from hps.publish.source import Source
+from hps.publish.table_files import TableFiles, VersionFolder, write_tables
+from hps.ssd_store.promote import promote
+
+
+class StoreOrigin:
+    """Keeps hps.publish.origin.Origin.
+
+    Args:
+        path: the store, or the folder of several ranks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def open(
+        self,
+        checkpoint: str | int | None,
+        beside: Source | None,
+        *,
+        shares_index: bool = False,
+    ) -> Source:
+        """As Origin."""
+        return Source.open(self._path, checkpoint, beside, shares_index=shares_index)
+
+    def find(self, source: JsonView, after: Source) -> Source | None:
+        """As Origin."""
+        kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
+        return Source.open(self._path, kept[0]["id"]) if kept else None
+
+    def pin(self, checkpoint: Source, name: str) -> None:
+        """As Origin: by a promoted name."""
+        promote(self._path, checkpoint.info["id"], name)
+
+    def write(
+        self,
+        folder: VersionFolder,
+        options: PublishOptions,
+        after: Source,
+        before: Source | None,
+        *,
+        is_base: bool,
+    ) -> list[TableFiles]:
+        """As Origin."""
+        return write_tables(folder, after, before, options, is_base=is_base)
