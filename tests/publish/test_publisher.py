@@ -448,7 +448,7 @@ def test_a_follower_keeps_all_rows_in_memory_that_there_is_memory_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are published in the order in which a cache holds them."""
-    monkeypatch.setattr("hps.publish.version_writer._PIECE_ROWS", 4096)
+    monkeypatch.setattr("hps.publish.table_files._PIECE_ROWS", 4096)
     num_rows = 300_000
     with a_server(tmp_path / "store", dram="64MiB") as server:
         rows = np.ones((num_rows, server.tables["ads"].dim), np.float32)

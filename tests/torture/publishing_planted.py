@@ -6,11 +6,9 @@ in the process that is killed. docs/reliability.md lists them.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-from hps.train.gate import Gate
 
 from hps.publish import publisher
 from hps.train import published_rows
@@ -83,14 +81,13 @@ def _removals_forgotten(worker: Any) -> None:
 
 
 def _swap_open(worker: Any) -> None:
-    """Requests go on while a version is put in place."""
-    Follower.check_whole = lambda self: None  # type: ignore[method-assign,assignment,return-value]
-    Gate.writing = lambda self: nullcontext()  # type: ignore[method-assign,assignment,return-value]
+    """Requests read the store's rows while a version's are put there."""
+    published_rows.PublishedRows.overlays = lambda self, changes: {}  # type: ignore[method-assign]
     apply = published_rows.PublishedRows.apply
 
-    def slowly(self: Any, version: Any, changes: Any) -> None:
-        apply(self, version, changes)
-        time.sleep(0.02)  # before the dense part
+    def slowly(self: Any, version: Any, changes: Any, is_read: bool = False) -> None:
+        time.sleep(0.02)
+        apply(self, version, changes, is_read)
 
     published_rows.PublishedRows.apply = slowly  # type: ignore[method-assign]
 
@@ -99,10 +96,10 @@ def _cache_ahead(worker: Any) -> None:
     """The local copy says that it is of a version before it has its rows."""
     apply = published_rows.PublishedRows.apply
 
-    def early(self: Any, version: Any, changes: Any) -> None:
+    def early(self: Any, version: Any, changes: Any, is_read: bool = False) -> None:
         mark = {"version": version.number, "sha256": version.sha256}
         self.server.checkpoint(reader=mark)
-        apply(self, version, changes)
+        apply(self, version, changes, is_read)
 
     published_rows.PublishedRows.apply = early  # type: ignore[method-assign]
 
