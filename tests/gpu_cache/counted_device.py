@@ -14,14 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hps
-from hps.gpu_cache.device_cache import DeviceCache
-from hps.gpu_cache.device_plan import DevicePlan
 from tests.gpu_cache.host_device import HostDevice
 
 _ROOT = Path(hps.__file__).parent
@@ -131,43 +128,6 @@ class CountedDevice(HostDevice):
             yield
         finally:
             self._is_inside = was
-
-
-class ResidentPlan(DevicePlan):
-    """A plan that knows the very keys it was made of, as the server knows a tensor on a device."""
-
-    given: Any = None
-
-    def matches(self, keys: Any) -> bool:
-        assert keys is self.given, "other keys than those that were pinned"
-        return True
-
-
-class ResidentCache(DeviceCache):
-    """A DeviceCache whose batches come as tensors on its device, as a Pipeline's do.
-
-    The device of the stand-in is the host, for which the server hands on arrays.
-    """
-
-    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
-        if plan is None:
-            plan = ResidentPlan(self._device, self._order, self._args)
-        assert isinstance(plan, ResidentPlan)
-        plan.given = keys
-        return super().make_plan(_tensor(keys.view(np.int64)), plan)
-
-    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        super().pool(plan, _tensor(offsets), _tensor(weights), mean, _tensor(out))
-
-    def sum_bag_gradients(
-        self, plan: Any, offsets: Any, weights: Any, mean: bool, grads: Any, labels: Any = None
-    ) -> int:
-        bags = _tensor(offsets), _tensor(weights)
-        return super().sum_bag_gradients(plan, *bags, mean, _tensor(grads), labels)
-
-
-def _tensor(values: Any) -> Any:
-    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 class _TorchOperators(TorchDispatchMode):

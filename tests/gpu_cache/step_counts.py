@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import hps
+from benchmarks.gpu_cache.null_device import ResidentCache
 from hps import _C
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
@@ -33,7 +34,7 @@ from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.failures import Failures
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import ParameterServer
-from tests.gpu_cache.counted_device import KINDS, CountedDevice, ResidentCache
+from tests.gpu_cache.counted_device import KINDS, CountedDevice
 from tests.twins.ssd_store import TwinDisk
 
 RECORD = Path(__file__).with_name("step_counts.json")

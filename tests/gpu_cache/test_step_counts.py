@@ -7,6 +7,7 @@ import copy
 
 import pytest
 
+from benchmarks.gpu_cache.null_device import measure
 from tests.gpu_cache.step_counts import (
     CASES,
     RECORD,
@@ -54,3 +55,8 @@ def test_a_count_that_changes_is_told_with_its_place() -> None:
 
 def test_the_record_is_as_its_command_writes_it() -> None:
     assert RECORD.read_text() == as_text(read_record())
+
+
+def test_the_null_device_of_the_benchmark_is_asked_for_the_launches_recorded() -> None:
+    _, launches = measure(num_tables=1, repetitions=1)
+    assert launches == Sums.of(read_record()["1"]["all hits"]).counts["launches"]
