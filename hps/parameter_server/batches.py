@@ -92,7 +92,8 @@ class Batches:
             return WarmRows(None)
         unique = np.unique(array)
         with self._tables.lock:
-            found = self._tables.stacks[table].cache.contains(unique)
+            asked = self._tables.stacks[table].ask(unique)
+        found = asked()
         warm = dram.warm(unique[found == ABSENT])
         records = self._tables.tiers.get(records_of(table))
         if records is not None and records.dram is not None:

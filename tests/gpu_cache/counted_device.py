@@ -7,6 +7,7 @@ host has to stop until queued work is done, and what it holds meanwhile.
 """
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,8 @@ class CountedDevice(HostDevice):
         self.verbs: dict[tuple[str, str], Counter[str]] = {}  # by stage and verb
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[Wait] = Counter()
+        # Called before each wait of the main thread, with its place.
+        self.before_wait: Callable[[str], object] = lambda place: None
         self._is_inside = False  # its own torch operators are not those of a step
 
     @contextmanager
@@ -112,7 +115,10 @@ class CountedDevice(HostDevice):
         if self.stage and self.num_done < number:
             self.count("waits")
             holds = tuple(name for name, is_held in self.locks.items() if is_held())
-            self.waits[Wait(self.stage, _place(sys._getframe(1)), holds)] += 1
+            place = _place(sys._getframe(1))
+            self.waits[Wait(self.stage, place, holds)] += 1
+            if threading.current_thread() is threading.main_thread():
+                self.before_wait(place)
         with self._inside():
             super().work_off(number)
 
@@ -169,6 +175,7 @@ def _methods(frame: FrameType | None) -> tuple[list[str], list[str]]:
 
 def _place(frame: FrameType) -> str:
     cache, above = _methods(frame)
-    inner = next((name for name in cache if not name.startswith("HostCopy.")), "torch")
-    parts = [above[0] if above else "the caller", cache[-1] if cache else "torch", inner]
+    verb = cache[-1] if cache else "torch"
+    inner = next((name for name in cache if not name.startswith("HostCopy.")), verb)
+    parts = [above[0] if above else "the caller", verb, inner]
     return ": ".join(dict.fromkeys(parts))

@@ -26,13 +26,13 @@ def test_a_step_asks_no_more_of_a_device_than_is_recorded(num_tables: int) -> No
     assert not lines, "\n".join(lines)
 
 
-def test_the_training_thread_waits_for_nothing() -> None:
+def test_the_training_thread_waits_for_nothing_and_no_wait_has_the_servers_lock() -> None:
     record = read_record()
     assert {name: sorted(cases) for name, cases in record.items()} == {
         str(number): sorted(CASES) for number in TABLES
     }
     waits = {
-        (tables, case): Sums.of(counts).num_training
+        (tables, case): Sums.of(counts).num_training + Sums.of(counts).num_locked
         for tables, cases in record.items()
         for case, counts in cases.items()
     }
@@ -44,11 +44,11 @@ def test_a_count_that_changes_is_told_with_its_place() -> None:
     changed = copy.deepcopy(record)
     verbs = changed["1"]["all hits"]["verbs"]
     verbs["copy: find"]["launches"] += 1
-    verbs["copy: find"]["copies"] = 1
+    verbs["training: pool"]["copies"] = 1
     changed["10"]["all hits"]["kernels"]["Tick"] -= 1
     assert [line.partition(";")[0] for line in differences(record, changed)] == [
-        "1 / all hits / verbs / copy: find / copies grew from 0 to 1",
         "1 / all hits / verbs / copy: find / launches grew from 5 to 6",
+        "1 / all hits / verbs / training: pool / copies grew from 0 to 1",
         "10 / all hits / kernels / Tick fell from 10 to 9",
     ]
 
