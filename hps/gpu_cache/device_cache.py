@@ -28,6 +28,7 @@ _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
 _ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
 _ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
+_MOST_PINS = 255  # on a slot, one a plan
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
 _APPLY = {
     1: "ApplySgd",
@@ -60,6 +61,7 @@ class DeviceCache(DeviceRows):
         self._try = self._apply.replace("Apply", "Try")
         self._options = options
         self.is_watched = False  # by the host; what a step has left, the device's clock tells
+        self._num_held = 0  # plans that pin their window, or may
         self._safe = (-1.0, 0)  # a learning rate and its bits
 
     # A batch: from its keys to pinned rows and back.
@@ -145,7 +147,8 @@ class DeviceCache(DeviceRows):
         return plan.has_rows and plan.is_whole_batch
 
     def reserve(self, plan: DevicePlan) -> bool:
-        """See RowCache. Waits for the look-up, for the answer, and for rows that go down."""
+        """See RowCache. Waits for the look-up; where keys are missing, for the answer and for rows
+        that go down."""
         assert plan.state is State.FOUND and plan.epoch == self.epoch, "reserve without find"
         self._queue_reserve(plan)
         return self.end_reserve(plan)
@@ -168,6 +171,10 @@ class DeviceCache(DeviceRows):
     def _queue_reserve(self, plan: DevicePlan) -> None:
         launch, bound, num_missing = self._device.launch, plan.bound, plan.num_missing
         num_bytes = num_missing * self.row_bytes
+        # No slot is taken, and none has all the pins that it can have: the host knows the answer.
+        is_sure = num_missing == 0 and self._num_held < _MOST_PINS
+        self._num_held += not plan.is_held
+        plan.is_held = True
         with self._verb(plan):
             # May find no memory; nothing is queued by then. As much as if every key's slot had a
             # row that goes down: how many there are, the host does not know yet.
@@ -178,7 +185,8 @@ class DeviceCache(DeviceRows):
             if num_missing:
                 self._queue_rounds(plan, num_missing)
             launch("SettleReserve", args, 1)
-            launch("UndoReserve", args, bound)
+            if not is_sure:
+                launch("UndoReserve", args, bound)
             if num_missing:
                 launch("NoteVictim", args, num_missing)
                 self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
@@ -187,7 +195,15 @@ class DeviceCache(DeviceRows):
                 # Refused or not: what was found before may have moved, for all the host knows.
                 self.epoch += 1
             plan.epoch = self.epoch
-            plan.expect(victims)
+            if is_sure:
+                plan.grant()
+            else:
+                plan.expect(victims)
+
+    def _let_go(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins nothing."""
+        self._num_held -= plan.is_held
+        plan.is_held = False
 
     def _queue_rounds(self, plan: DevicePlan, num_missing: int) -> None:
         launch = self._device.launch
@@ -243,6 +259,7 @@ class DeviceCache(DeviceRows):
         self.epoch += 1
         plan.victims = None
         plan.state = State.KEYS
+        self._let_go(plan)
 
     def abandon(self, plan: DevicePlan) -> None:
         """See RowCache. Waits for a reserve that is queued."""
@@ -250,6 +267,8 @@ class DeviceCache(DeviceRows):
             self.cancel(plan)
         elif plan.state is State.PINNED:
             self.release(plan)
+        else:
+            self._let_go(plan)
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""
@@ -259,6 +278,7 @@ class DeviceCache(DeviceRows):
             self._device.launch("Release", plan.args("Release", bound=bound), bound)
         # Rows may have moved since the reserve if other batches reserved meanwhile.
         plan.state = State.FOUND
+        self._let_go(plan)
 
     # Rows of a batch.
 

@@ -74,6 +74,7 @@ class DevicePlan:
         self._sums: Arena | None = None
         self.state = State.KEYS
         self.epoch = -1
+        self.is_held = False  # its cache counts it among those that may pin their window
         self.num_occurrences = 0
         self.first = 0
         self.count = 0  # of the window; negative: all from `first` on
@@ -200,6 +201,11 @@ class DevicePlan:
 
     def _numbers_of(self, copy: HostCopy) -> HostArray:
         return copy.wait().view(self._device.args.dtype("BatchNumbers"))
+
+    def grant(self) -> None:
+        """A reserve without missing keys is queued, which cannot be refused."""
+        self.victims = self.missing = self._answer = self._victim_rows = None
+        self.state = State.RESERVED
 
     def expect(self, victims: torch.Tensor) -> None:
         """Queues, behind a reserve, the way of its answer and of its missing keys to the host.

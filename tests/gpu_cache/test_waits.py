@@ -158,3 +158,20 @@ def test_a_refusal_that_is_waited_for_takes_nothing(full: Full) -> None:
         full.pin(keys)
     assert seen and (cache.pins, cache.num_dirty, full.stack.moving) == (0, before, None)
     assert full.holds_all()
+
+
+def test_the_256th_pin_of_a_row_is_refused_although_nothing_is_missing(full: Full) -> None:
+    """The host answers by itself as long as no row can have too many."""
+    cache, key = full.stack.cache, full.known[-1:]
+    seen = full.at(ANSWER, lambda: None)
+    held = [full.pin(key) for _ in range(255)]
+    assert not seen
+    with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
+        full.pin(key)
+    assert seen and cache.pins == 255
+    for rows in held:
+        rows.release()
+    assert cache.pins == 0
+    seen.clear()
+    held = [full.pin(key) for _ in range(255)]
+    assert not seen, "plans that pin nothing are still counted"
