@@ -177,13 +177,17 @@ class NullSteps:
 
     def warm(self) -> None:
         """What the fetch stage does."""
+        of_tables = dict.fromkeys(self._names, self._keys)
+        warm = self._server.queued.warming(of_tables)
         for name in self._names:
-            self._server.warm(name, self._keys).release()
+            warm(name, self._keys).release()
 
     def pin(self) -> None:
         """What the copy stage does."""
+        of_tables = dict.fromkeys(self._names, self._keys)
+        pin = self._server.queued.pinning(of_tables)
         for name in self._names:
-            self._rows[name] = self._server.pin(name, self._keys)
+            self._rows[name] = pin(name, self._keys)
 
     def pool(self) -> None:
         """The forward."""

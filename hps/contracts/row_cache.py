@@ -297,6 +297,10 @@ class QueuedCache(Protocol[Plan_contra]):
     """A cache on a device: what it answers is queued at once, and waited for without the server's
     lock, under which others queue their verbs meanwhile."""
 
+    def is_looked_up(self, plan: Plan_contra) -> bool:
+        """True if the last thing done with the whole plan was to look it up, and no slot has moved
+        since. Waits for nothing."""
+
     def end_find(self, plan: Plan_contra) -> None:
         """Waits for what the look-up has found, which `begin_reserve` needs. Without the lock."""
 

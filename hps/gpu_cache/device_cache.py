@@ -153,6 +153,11 @@ class DeviceCache(DeviceRows):
         self._queue_reserve(plan)
         return self.end_reserve(plan)
 
+    def is_looked_up(self, plan: DevicePlan) -> bool:
+        """See QueuedCache."""
+        is_fresh = plan.state is State.FOUND and plan.epoch == self.epoch and plan.has_rows is None
+        return is_fresh and plan.first == 0 and plan.count < 0
+
     def end_find(self, plan: DevicePlan) -> None:
         """See QueuedCache."""
         assert plan.num_missing >= 0

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_host
 from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
-from hps.common.row_layout import Floats, Labels
+from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
+from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan, QueuedCache
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
@@ -58,6 +59,11 @@ class Batches:
         self._joint: JointBatches | None = None
 
     @property
+    def are_queued(self) -> bool:
+        """True if all top tiers are on a device."""
+        return all(isinstance(one.cache, QueuedCache) for one in self._tables.stacks.values())
+
+    @property
     def joint(self) -> "JointBatches | None":
         """As ParameterServer.joint."""
         if self._joint is None and self._has_native_caches:
@@ -83,17 +89,32 @@ class Batches:
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
+    def look_up_ahead(self, table: str, keys: AnyArray) -> BatchRows:
+        """Rows that are looked up and not pinned yet, of a cache on a device. Under the lock."""
+        stack = self._tables.stack(table)
+        array = as_keys(keys, self._device)
+        return BatchRows.ahead(stack, array, keys, self._pool, self._tables.lock, self._device)
+
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
-        self._tables.stack(table)
-        dram = self._tables.tiers[table].dram
-        array = on_host(as_keys(keys, self._device))
-        if dram is None or not len(array):
-            return WarmRows(None)
-        unique = np.unique(array)
+        unique = self.distinct(table, keys)
         with self._tables.lock:
             asked = self._tables.stacks[table].ask(unique)
-        found = asked()
+        return self.warm_missing(table, unique, asked())
+
+    def distinct(self, table: str, keys: AnyArray) -> Keys:
+        """The keys that are to be warmed, ascending; none of a table without a dram_cache."""
+        self._tables.stack(table)
+        array = on_host(as_keys(keys, self._device))
+        if self._tables.tiers[table].dram is None:
+            array = array[:0]
+        return np.unique(array)
+
+    def warm_missing(self, table: str, unique: Keys, found: NDArray[np.uint8]) -> WarmRows:
+        """Warms the distinct keys that the gpu_cache lacks, of what its `contains` has found."""
+        dram = self._tables.tiers[table].dram
+        if dram is None or not len(unique):
+            return WarmRows(None)
         warm = dram.warm(unique[found == ABSENT])
         records = self._tables.tiers.get(records_of(table))
         if records is not None and records.dram is not None:

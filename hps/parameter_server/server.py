@@ -18,11 +18,12 @@ from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
 from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
-from hps.contracts.training import Pending
+from hps.contracts.training import Pending, QueuedServer
 from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.parameter_server.erasing import erase_where
 from hps.parameter_server.opening import Tiers, View, open_parts
+from hps.parameter_server.queued_batches import QueuedBatches
 from hps.table.rows_where import RowsWhere, WhereFields
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
@@ -78,6 +79,8 @@ class ParameterServer:
         self.learning_rates = tables.learning_rates
         # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
         self.device = tables.device
+        batches = self.parts.batches
+        self._queued = QueuedBatches(tables, batches) if batches.are_queued else None
 
     # Rows.
 
@@ -324,6 +327,11 @@ class ParameterServer:
         """Look-ups and steps of several tables at once; None with a gpu_cache on a device, whose
         tables are worked off one after the other."""
         return self.parts.batches.joint
+
+    @property
+    def queued(self) -> "QueuedServer | None":
+        """Look-ups of several tables at once, of rows on a device; else None."""
+        return self._queued
 
     @property
     def has_gpu_cache(self) -> bool:

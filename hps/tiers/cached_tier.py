@@ -170,7 +170,8 @@ class CachedTier:
         cache, queued = self.cache, self._queued
         assert queued is not None
         with self.lock, self.counters:
-            self._find(plan, first, count)
+            if first or count >= 0 or not queued.is_looked_up(plan):
+                self._find(plan, first, count)
         while True:
             queued.end_find(plan)
             with self.lock, self.counters:
@@ -184,6 +185,18 @@ class CachedTier:
         with self.lock:
             self.moving = None
         return None
+
+    def look_up_ahead(self, plan: BatchPlan) -> None:
+        """Queues the look-up of a whole plan, of a cache on a device. Under the lock, and without
+        the turn: if slots move before the plan has it, it is looked up again."""
+        assert_held(self.lock)
+        with self.counters:
+            self.cache.find(plan, 0, -1)
+
+    def end_look_up(self, plan: BatchPlan) -> None:
+        """Waits for it. Without the lock."""
+        assert self._queued is not None, "a cache of the host looks up at once"
+        self._queued.end_find(plan)
 
     def _look_at(self, rows: Images, found: Images) -> None:
         """Sees the rows that come up. Within the turn."""

@@ -108,11 +108,16 @@ class CountedSteps:
     def step(self, keys: Keys) -> None:
         """One batch, the same keys in each table."""
         server, device, held = self.server, self.device, {}
+        of_tables = dict.fromkeys(self.names, keys)
+        queued = server.queued
+        assert queued is not None
         with device.counting("fetch"):
-            warm = [server.warm(name, keys) for name in self.names]
+            warm_one = queued.warming(of_tables)
+            warm = [warm_one(name, keys) for name in self.names]
         with device.counting("copy"):
+            pin_one = queued.pinning(of_tables)
             for name in self.names:
-                held[name] = server.pin(name, keys)
+                held[name] = pin_one(name, keys)
             for rows in warm:
                 rows.release()
         with device.counting("training"):

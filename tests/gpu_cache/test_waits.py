@@ -14,7 +14,7 @@ import pytest
 
 import hps
 from hps.tiers.top_tier import TableStack
-from tests.gpu_cache.step_counts import CountedSteps
+from tests.gpu_cache.step_counts import CountedSteps, Sums, read_record
 
 LOOK_UP, ANSWER = "DeviceCache.end_find", "DeviceCache.end_reserve"
 _SECONDS = 20.0
@@ -130,6 +130,41 @@ def test_what_was_found_is_not_believed_once_a_reserve_is_queued(full: Full) -> 
     full.at(ANSWER, lambda: stale.append(not cache.is_current(other)))
     with full.pin(full.steps.new_keys()):
         assert stale == [True]
+
+
+def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> None:
+    """A look-up of all tables comes before their turns: other batches may come between."""
+    name, queued, keys = full.stack.name, full.server.queued, full.known[-40:]
+    expected = full.server.pull(name, keys).copy()
+    pin = queued.pinning({name: keys})
+    for _ in range(12):
+        full.steps.step(full.steps.new_keys())
+    assert (full.stack.cache.contains(keys) == 0).any(), "no row has left"
+    with pin(name, keys) as rows:
+        assert np.array_equal(rows.gather(), expected)
+    assert full.holds_all()
+
+
+def test_a_plan_that_is_pinned_twice_takes_its_slots_once(full: Full) -> None:
+    cache, stack, keys = full.stack.cache, full.stack, full.steps.new_keys()
+    with full.lock:
+        plan = stack.plan_of(keys)
+    for _ in range(2):
+        stack.pin(plan)
+        assert cache.num_rows + cache.num_fresh == cache.capacity_rows
+        assert cache.pins == len(np.unique(keys)) == plan.num_unique
+        assert len(np.unique(plan.slots)) == plan.num_unique
+        with full.lock:
+            stack.unpin(plan)
+    assert full.holds_all()
+
+
+def test_a_batch_over_many_tables_waits_as_often_as_one_over_one_where_all_rows_are_here() -> None:
+    waits = {
+        tables: Sums.of(cases["all hits"]).counts["waits"]
+        for tables, cases in read_record().items()
+    }
+    assert set(waits.values()) == {2}, waits
 
 
 @pytest.mark.parametrize("place", [LOOK_UP, ANSWER])

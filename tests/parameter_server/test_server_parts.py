@@ -33,7 +33,7 @@ USERS_VERBS = """
     checkpoint_state checkpoints close compact contains delete_checkpoint device digest
     digest_parts erase erase_where has_gpu_cache holds is_changed items joint learning_rates
     num_open_pipelines num_rows parts pending_gradients period pin pins pull pull_pooled
-    publish pull_tables push restore space_of_compact statistics stats tables want warm config
+    publish pull_tables push queued restore space_of_compact statistics stats tables want warm config
 """
 OF_TRAINING = "agree divide exchange exchanges_keys ranks "
 OF_TRAINING += "pipeline_closed pipeline_closing pipeline_opened"
