@@ -5,7 +5,7 @@ cluster; logged.py. Below it: tables.py, tiers/batch_rows.py, tiers/top_tier.py,
 dram_cache/tier.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,12 +56,13 @@ class Batches:
             stack.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
+        self._are_queued = all(isinstance(cache, QueuedCache) for cache in caches)
         self._joint: JointBatches | None = None
 
     @property
-    def are_queued(self) -> bool:
-        """True if all top tiers are on a device."""
-        return all(isinstance(one.cache, QueuedCache) for one in self._tables.stacks.values())
+    def queued(self) -> "Batches | None":
+        """As ParameterServer.queued."""
+        return self if self._are_queued else None
 
     @property
     def joint(self) -> "JointBatches | None":
@@ -89,20 +90,47 @@ class Batches:
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
-    def look_up_ahead(self, table: str, keys: AnyArray) -> BatchRows:
-        """Rows that are looked up and not pinned yet, of a cache on a device. Under the lock."""
-        stack = self._tables.stack(table)
-        array = as_keys(keys, self._device)
-        return BatchRows.ahead(stack, array, keys, self._pool, self._tables.lock, self._device)
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], BatchRows]:
+        """As QueuedServer has it."""
+        stacks = {table: self._tables.stack(table) for table in keys}
+        for stack in stacks.values():
+            stack.raise_failed(wait=False)
+        lock, pool, device = self._tables.lock, self._pool, self._device
+        begun: dict[str, BatchRows] = {}
+        with lock:
+            for table, given in keys.items():
+                array = as_keys(given, device)
+                begun[table] = BatchRows.ahead(stacks[table], array, given, pool, lock, device)
+        # The last one that has keys, for the others have come by then.
+        last = next((rows for name, rows in reversed(begun.items()) if len(keys[name])), None)
+        if last is not None:
+            last.end_look_up()
+
+        def pin(table: str, _: AnyArray) -> BatchRows:
+            rows = begun.pop(table)
+            rows.place()
+            return rows
+
+        return pin
+
+    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
+        """As QueuedServer has it."""
+        unique = {table: self._distinct(table, given) for table, given in keys.items()}
+        stacks = self._tables.stacks
+        with self._tables.lock:
+            asked = {table: stacks[table].ask(some) for table, some in unique.items()}
+        # The last one first: the others have come by then.
+        found = {table: asked[table]() for table in reversed(asked)}
+        return lambda table, _: self._warm_missing(table, unique[table], found[table])
 
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
-        unique = self.distinct(table, keys)
+        unique = self._distinct(table, keys)
         with self._tables.lock:
             asked = self._tables.stacks[table].ask(unique)
-        return self.warm_missing(table, unique, asked())
+        return self._warm_missing(table, unique, asked())
 
-    def distinct(self, table: str, keys: AnyArray) -> Keys:
+    def _distinct(self, table: str, keys: AnyArray) -> Keys:
         """The keys that are to be warmed, ascending; none of a table without a dram_cache."""
         self._tables.stack(table)
         array = on_host(as_keys(keys, self._device))
@@ -110,7 +138,7 @@ class Batches:
             array = array[:0]
         return np.unique(array)
 
-    def warm_missing(self, table: str, unique: Keys, found: NDArray[np.uint8]) -> WarmRows:
+    def _warm_missing(self, table: str, unique: Keys, found: NDArray[np.uint8]) -> WarmRows:
         """Warms the distinct keys that the gpu_cache lacks, of what its `contains` has found."""
         dram = self._tables.tiers[table].dram
         if dram is None or not len(unique):

@@ -23,7 +23,6 @@ from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.parameter_server.erasing import erase_where
 from hps.parameter_server.opening import Tiers, View, open_parts
-from hps.parameter_server.queued_batches import QueuedBatches
 from hps.table.rows_where import RowsWhere, WhereFields
 from hps.tiers.batch_rows import BatchRows
 from hps.types import PinnedRows
@@ -79,8 +78,6 @@ class ParameterServer:
         self.learning_rates = tables.learning_rates
         # Where the top tier's rows lie, as torch names it: results for keys that lie there do, too.
         self.device = tables.device
-        batches = self.parts.batches
-        self._queued = QueuedBatches(tables, batches) if batches.are_queued else None
 
     # Rows.
 
@@ -317,21 +314,17 @@ class ParameterServer:
         return self.parts.periods.statistics(table, keys)
 
     # Batches in flight.
-
-    @property
-    def ranks(self) -> None:
-        """None: the rows of one process have no other ranks."""
+    ranks = None  # the rows of one process have no other ranks
 
     @property
     def joint(self) -> "JointServer | None":
-        """Look-ups and steps of several tables at once; None with a gpu_cache on a device, whose
-        tables are worked off one after the other."""
+        """Look-ups and steps of several tables at once; None with a gpu_cache on a device."""
         return self.parts.batches.joint
 
     @property
     def queued(self) -> "QueuedServer | None":
         """Look-ups of several tables at once, of rows on a device; else None."""
-        return self._queued
+        return self.parts.batches.queued
 
     @property
     def has_gpu_cache(self) -> bool:
