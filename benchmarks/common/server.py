@@ -12,6 +12,7 @@ import numpy as np
 
 import hps
 from hps import errors
+from hps.parameter_server.opening import Tiers
 
 TABLE = "rows"
 FILL_KEYS = 1 << 15  # of more, a growing table puts thousands of rows out (docs/roadmap.md)
@@ -23,14 +24,20 @@ class _LeaveUnsaved(errors.HpsError):
 
 @contextlib.contextmanager
 def scratch_server(
-    tables: hps.TableConfig | Sequence[hps.TableConfig], dram_bytes: int, threads: int
+    tables: hps.TableConfig | Sequence[hps.TableConfig],
+    dram_bytes: int,
+    threads: int,
+    *,
+    gpu: hps.GpuCacheConfig | None = None,
+    tiers: Tiers | None = None,
 ) -> Iterator[Any]:
-    """A server with these tables in a temporary store that is removed afterwards."""
+    """A server with these tables in a temporary store that is removed afterwards; with a gpu_cache,
+    or over other tiers, if one asks for them."""
     all_tables = [tables] if isinstance(tables, hps.TableConfig) else list(tables)
     with tempfile.TemporaryDirectory() as path, contextlib.suppress(_LeaveUnsaved):
         dram = hps.DramCacheConfig(bytes=dram_bytes)
-        config = hps.Config(path=path, tables=all_tables, dram=dram, threads=threads)
-        with hps.ParameterServer(config) as server:
+        config = hps.Config(path=path, tables=all_tables, dram=dram, gpu=gpu, threads=threads)
+        with hps.ParameterServer(config, _tiers=tiers or Tiers()) as server:
             yield server
             raise _LeaveUnsaved
 

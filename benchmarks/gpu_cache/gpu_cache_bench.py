@@ -2,7 +2,8 @@
 
 With device "cuda:N" on a GPU, each figure beside torch's nearest operation and beside the least
 time that memory needs for its bytes (on_device.py). Without one, device "cpu": the host build of
-the same kernels beside dram_cache. Above it: benchmarks/run.py. Below it: hps/gpu_cache.
+the same kernels beside dram_cache. With --null-device no kernel at all: the host's part of a step
+(null_device.py). Above it: benchmarks/run.py. Below it: hps/gpu_cache.
 """
 
 import argparse
@@ -21,6 +22,11 @@ from hps import _C
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:N on a machine with a GPU")
+    parser.add_argument(
+        "--null-device",
+        action="store_true",
+        help="the host's part of a step: a device that does nothing, over 1, 10 and 26 tables",
+    )
     parser.add_argument("--rows", type=float, default=4e6, help="slots of the tables, about")
     parser.add_argument("--repetitions", type=int, default=21)
 
@@ -108,6 +114,10 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
     if smoke:
         options |= {"rows": 20_000, "repetitions": 2}
     rows, repetitions = int(options["rows"]), options["repetitions"]
+    if options["null_device"]:
+        from benchmarks.gpu_cache.null_device import run_null_device
+
+        return run_null_device(smoke, repetitions)
     if options["device"] == "cpu":
         return run_on_host(smoke, min(rows, 10**6), repetitions)
     from benchmarks.gpu_cache.on_device import run_on_device

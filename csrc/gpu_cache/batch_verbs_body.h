@@ -155,14 +155,15 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   launcher.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
   RunRounds(launcher, args);
   launcher.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
+  // Refused or not: where a device works, the host does not know yet.
+  if (num_missing > 0) ++epoch_;
+  plan->epoch = epoch_;
   if (plan->numbers().refused) {
     launcher.one(plan->window_size(),
                  [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
     return false;
   }
   launcher.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
-  if (num_missing > 0) ++epoch_;
-  plan->epoch = epoch_;
   plan->state = GpuPlan::State::kReserved;
   // May find no memory for the victims; what was taken can be abandoned by now.
   SumUp(args.batch.victim_ranks, num_missing);

@@ -153,6 +153,10 @@ class ClusterParameterServer:
         """None: the rows of all ranks are looked up a table at a time."""
 
     @property
+    def queued(self) -> None:
+        """None, as `joint`."""
+
+    @property
     def has_gpu_cache(self) -> bool:
         """True if batches pass through a gpu_cache: then `warm` goes before `pin`."""
         return self.local.has_gpu_cache

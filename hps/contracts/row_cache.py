@@ -293,6 +293,33 @@ class PinCountingCache(Protocol[Plan_contra]):
 
 
 @runtime_checkable
+class QueuedCache(Protocol[Plan_contra]):
+    """A cache on a device: what it answers is queued at once, and waited for without the server's
+    lock, under which others queue their verbs meanwhile."""
+
+    def is_looked_up(self, plan: Plan_contra) -> bool:
+        """True if the last thing done with the whole plan was to look it up, and no slot has moved
+        since. Waits for nothing."""
+
+    def end_find(self, plan: Plan_contra) -> None:
+        """Waits for what the look-up has found, which `begin_reserve` needs. Without the lock."""
+
+    def begin_reserve(self, plan: Plan_contra) -> bool:
+        """Queues a reserve of a window that was looked up. False, and nothing is queued, if slots
+        have moved since: find again.
+
+        The plan's slots are taken, for all who queue something later.
+        """
+
+    def end_reserve(self, plan: Plan_contra) -> bool:
+        """Waits for what `begin_reserve` queued, missing keys and victims with it; as `reserve`. By
+        any thread, without the lock. Others of its verbs wait by themselves, if they need it."""
+
+    def ask(self, keys: Keys) -> Callable[[], NDArray[np.uint8]]:
+        """Queues `contains`; what it returns waits, and needs no lock."""
+
+
+@runtime_checkable
 class CountingCache(Protocol[Plan_contra]):
     """A cache of rows with statistics: those of the host."""
 

@@ -51,6 +51,17 @@ class Ranks(Protocol):
         """Its stages have ended, and no error has."""
 
 
+class QueuedServer(Protocol):
+    """Verbs of a server whose rows lie on a device, for several tables at once: what they ask of
+    the device is queued for all tables before the host waits, once for all."""
+
+    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], Pins]:
+        """`RowServer.warm`, to be called once a table: these keys have been looked up."""
+
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], PinnedRows]:
+        """`RowServer.pin`, to be called once a table: these keys have been looked up."""
+
+
 class BlobReads(Protocol):
     """Reads what a checkpoint holds beside rows, as bytes by name."""
 
@@ -118,6 +129,10 @@ class RowServer(KeptCheckpoints, Protocol):
     @property
     def joint(self) -> JointServer | None:
         """Look-ups and steps of several tables at once; None where they go table by table."""
+
+    @property
+    def queued(self) -> QueuedServer | None:
+        """Of rows on a device: look-ups of several tables at once; else None."""
 
     @property
     def has_gpu_cache(self) -> bool:

@@ -3,7 +3,8 @@
 Above it: tiers/top_tier.py. Below it: device_plan.py, the kernels of csrc/gpu_cache, which hps._C's
 GpuCache loops over on the host: the same kernels in the same order here, so both take the same
 slots. Verbs run on torch's current stream and wait for nothing but where they return something to
-the host (reserve, numbers, images, presence, counters).
+the host (reserve, numbers, images, presence, counters). What a batch's way into its slots waits for
+is queued by one method and waited for by another (QueuedCache), so that it needs no lock.
 
 Arrays of keys, outputs and gradients may be tensors on the device, or arrays of the host, which are
 copied. Images of rows are arrays of the host.
@@ -27,6 +28,7 @@ _TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
 _ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
 _ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
+_MOST_PINS = 255  # on a slot, one a plan
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
 _APPLY = {
     1: "ApplySgd",
@@ -59,6 +61,7 @@ class DeviceCache(DeviceRows):
         self._try = self._apply.replace("Apply", "Try")
         self._options = options
         self.is_watched = False  # by the host; what a step has left, the device's clock tells
+        self._num_held = 0  # plans that pin their window, or may
         self._safe = (-1.0, 0)  # a learning rate and its bits
 
     # A batch: from its keys to pinned rows and back.
@@ -122,6 +125,7 @@ class DeviceCache(DeviceRows):
                 self._device.prefix_sum(plan.arena.tensor("missing_ranks", bound))
                 launch("ListMissing", args, bound)
             launch("Tick", args, 1)
+            plan.ask_numbers()
             launch("Sweep", args, num_swept)
         plan.state = State.FOUND
         plan.epoch = self.epoch
@@ -143,57 +147,87 @@ class DeviceCache(DeviceRows):
         return plan.has_rows and plan.is_whole_batch
 
     def reserve(self, plan: DevicePlan) -> bool:
-        """See RowCache. Waits twice: for the missing keys' number, and for the answer."""
+        """See RowCache. Waits for the look-up; where keys are missing, for the answer and for rows
+        that go down."""
         assert plan.state is State.FOUND and plan.epoch == self.epoch, "reserve without find"
-        num_missing = plan.num_missing
-        with self._verb(plan):
-            answer = self._queue_reserve(plan, num_missing)
-            ranks = plan.arena.tensor("victim_ranks", num_missing)
-            last_rank = HostCopy(self._device, ranks[-1:])
-        numbers = answer.wait().view(self._device.args.dtype("BatchNumbers"))
-        if numbers["refused"][0]:
+        self._queue_reserve(plan)
+        return self.end_reserve(plan)
+
+    def is_looked_up(self, plan: DevicePlan) -> bool:
+        """See QueuedCache."""
+        is_fresh = plan.state is State.FOUND and plan.epoch == self.epoch and plan.has_rows is None
+        return is_fresh and plan.first == 0 and plan.count < 0
+
+    def end_find(self, plan: DevicePlan) -> None:
+        """See QueuedCache."""
+        assert plan.num_missing >= 0
+
+    def begin_reserve(self, plan: DevicePlan) -> bool:
+        """See QueuedCache."""
+        if plan.state is not State.FOUND or plan.epoch != self.epoch:
             return False
-        self.epoch += num_missing > 0
-        plan.epoch = self.epoch
-        plan.state = State.RESERVED
-        num_victims = int(last_rank.wait()[0]) if num_missing else 0
-        with self._verb(plan):
-            # May find no memory for the victims; what was taken can be abandoned by now.
-            victims = self._device.empty(max(1, num_victims * self.row_bytes))
-            victims = victims[: num_victims * self.row_bytes]
-            args = plan.args("CommitEntry", bound=num_missing, victims=victims.data_ptr())
-            self._device.launch("CommitEntry", args, num_missing)
-            plan.victims = HostCopy(self._device, victims)
-            plan.missing = HostCopy(self._device, plan.arena.tensor("missing_keys", num_missing))
+        self._queue_reserve(plan)
         return True
 
-    def _queue_reserve(self, plan: DevicePlan, num_missing: int) -> HostCopy:
-        """Queues a reserve up to its answer, the numbers of the batch."""
-        launch, bound = self._device.launch, plan.bound
-        args = plan.args("Pin", bound=num_missing, victims=0)
-        launch("BeginReserve", args, 1)
-        launch("Pin", args, bound)
-        if num_missing:
-            for number, grouping, is_made in _ROUNDS_OF_FULL_TABLE if plan.found_full else _ROUNDS:
-                args = plan.args("PlaceBucket", round=number, grouping=grouping)
-                if is_made:
-                    launch("CountInBucket", args, num_missing)
-                    launch("StartList", args, num_missing)
-                    launch("PutIntoList", args, num_missing)
-                launch("PlaceBucket", args, num_missing)
-        launch("SettleReserve", args, 1)
-        launch("UndoReserve", args, bound)
-        if num_missing:
-            launch("NoteVictim", args, num_missing)
-            self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
-        return plan.read_numbers()
+    def end_reserve(self, plan: DevicePlan) -> bool:
+        """See QueuedCache."""
+        return plan.settle(self.row_bytes)
+
+    def _queue_reserve(self, plan: DevicePlan) -> None:
+        launch, bound, num_missing = self._device.launch, plan.bound, plan.num_missing
+        num_bytes = num_missing * self.row_bytes
+        # No slot is taken, and none has all the pins that it can have: the host knows the answer.
+        is_sure = num_missing == 0 and self._num_held < _MOST_PINS
+        self._num_held += not plan.is_held
+        plan.is_held = True
+        with self._verb(plan):
+            # May find no memory; nothing is queued by then. As much as if every key's slot had a
+            # row that goes down: how many there are, the host does not know yet.
+            victims = self._device.empty(max(1, num_bytes))[:num_bytes]
+            args = plan.args("Pin", bound=num_missing, victims=0)
+            launch("BeginReserve", args, 1)
+            launch("Pin", args, bound)
+            if num_missing:
+                self._queue_rounds(plan, num_missing)
+            launch("SettleReserve", args, 1)
+            if not is_sure:
+                launch("UndoReserve", args, bound)
+            if num_missing:
+                launch("NoteVictim", args, num_missing)
+                self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
+                args = plan.args("CommitEntry", bound=num_missing, victims=victims.data_ptr())
+                launch("CommitEntry", args, num_missing)
+                # Refused or not: what was found before may have moved, for all the host knows.
+                self.epoch += 1
+            plan.epoch = self.epoch
+            if is_sure:
+                plan.grant()
+            else:
+                plan.expect(victims)
+
+    def _let_go(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins nothing."""
+        self._num_held -= plan.is_held
+        plan.is_held = False
+
+    def _queue_rounds(self, plan: DevicePlan, num_missing: int) -> None:
+        launch = self._device.launch
+        for number, grouping, is_made in _ROUNDS_OF_FULL_TABLE if plan.found_full else _ROUNDS:
+            args = plan.args("PlaceBucket", round=number, grouping=grouping)
+            if is_made:
+                launch("CountInBucket", args, num_missing)
+                launch("StartList", args, num_missing)
+                launch("PutIntoList", args, num_missing)
+            launch("PlaceBucket", args, num_missing)
 
     def victims(self, plan: DevicePlan) -> Images:
-        """See RowCache. Waits for their way to the host."""
+        """See RowCache. Waits for a reserve that is queued."""
+        plan.settle(self.row_bytes)
         return plan.victim_images(self.row_bytes)
 
     def missing_keys(self, plan: DevicePlan) -> Keys:
-        """See RowCache. Waits for their way to the host."""
+        """See RowCache. Waits for a reserve that is queued."""
+        plan.settle(self.row_bytes)
         return plan.missing_keys()
 
     def fill(
@@ -230,13 +264,16 @@ class DeviceCache(DeviceRows):
         self.epoch += 1
         plan.victims = None
         plan.state = State.KEYS
+        self._let_go(plan)
 
     def abandon(self, plan: DevicePlan) -> None:
-        """See RowCache."""
-        if plan.state is State.RESERVED:
+        """See RowCache. Waits for a reserve that is queued."""
+        if plan.settle(self.row_bytes):
             self.cancel(plan)
         elif plan.state is State.PINNED:
             self.release(plan)
+        else:
+            self._let_go(plan)
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""
@@ -246,6 +283,7 @@ class DeviceCache(DeviceRows):
             self._device.launch("Release", plan.args("Release", bound=bound), bound)
         # Rows may have moved since the reserve if other batches reserved meanwhile.
         plan.state = State.FOUND
+        self._let_go(plan)
 
     # Rows of a batch.
 

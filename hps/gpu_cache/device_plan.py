@@ -6,6 +6,7 @@ batch are on the device; the host asks for them only where it has to return one,
 """
 
 import enum
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -46,6 +47,7 @@ class State(enum.Enum):
 
     KEYS = enum.auto()  # deduplicated
     FOUND = enum.auto()  # window looked up
+    RESERVING = enum.auto()  # a reserve is queued, and what it answers is not known
     RESERVED = enum.auto()  # window pinned, missing keys hold slots without rows
     PINNED = enum.auto()  # window pinned, every row in place
 
@@ -65,18 +67,24 @@ class DevicePlan:
         self._cache_args = cache_args
         self._args: dict[str, HostArray] = {}
         self._numbers: HostArray | None = None
+        self._asked: HostCopy | None = None  # the numbers, on their way
         self._num_unique: int | None = 0
         self._id_mask = 0
         self._capacity = -1
         self._sums: Arena | None = None
         self.state = State.KEYS
         self.epoch = -1
+        self.is_held = False  # its cache counts it among those that may pin their window
         self.num_occurrences = 0
         self.first = 0
         self.count = 0  # of the window; negative: all from `first` on
         self.has_rows: bool | None = False  # all of the window's; None: the device knows
         self.victims: HostCopy | None = None
         self.missing: HostCopy | None = None
+        # Of a reserve that is queued; the lock is for those who wait for it at once.
+        self._settling = threading.Lock()
+        self._answer: HostCopy | None = None
+        self._victim_rows: torch.Tensor | None = None
         self.arena: Arena = Arena(device, {})
 
     # What the server sees.
@@ -132,12 +140,12 @@ class DevicePlan:
 
     def prepare(self, count: int) -> None:
         """Makes room for a batch of `count` keys; the batch before it is forgotten."""
-        assert self.state not in (State.RESERVED, State.PINNED) and 0 <= count < 2**31
+        assert self.state in (State.KEYS, State.FOUND) and 0 <= count < 2**31
         self.state = State.KEYS
         self.num_occurrences = count
         self.first = self.count = 0
         self.has_rows = False
-        self.victims = self.missing = self._numbers = None
+        self.victims = self.missing = self._numbers = self._asked = None
         self._num_unique = None if count else 0
         if count > self._capacity:
             self._grow(count + count // 8)
@@ -156,7 +164,7 @@ class DevicePlan:
         assert count < 0 or count == 0 or first + count <= self.num_unique
         self.first, self.count = first, count
         self.has_rows = None
-        self._numbers = None
+        self._numbers = self._asked = None
 
     @property
     def bound(self) -> int:
@@ -179,15 +187,64 @@ class DevicePlan:
     def numbers(self) -> HostArray:
         """BatchNumbers as they stood when first asked for after a look-up. Waits then."""
         if self._numbers is None:
-            with self.verb():
-                copy = HostCopy(self._device, self.arena.tensor("numbers"))
-            self._numbers = copy.wait().view(self._device.args.dtype("BatchNumbers"))
+            if self._asked is None:
+                with self.verb():
+                    self.ask_numbers()
+            assert self._asked is not None
+            self._numbers = self._numbers_of(self._asked)
             self._num_unique = int(self._numbers["num_unique"][0])
         return self._numbers
 
-    def read_numbers(self) -> HostCopy:
-        """BatchNumbers as they will stand when what is queued now is done."""
-        return HostCopy(self._device, self.arena.tensor("numbers"))
+    def ask_numbers(self) -> None:
+        """Queues the way of `numbers` to the host: what is queued later is not waited for."""
+        self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
+
+    def _numbers_of(self, copy: HostCopy) -> HostArray:
+        return copy.wait().view(self._device.args.dtype("BatchNumbers"))
+
+    def grant(self) -> None:
+        """A reserve without missing keys is queued, which cannot be refused."""
+        self.victims = self.missing = self._answer = self._victim_rows = None
+        self.state = State.RESERVED
+
+    def expect(self, victims: torch.Tensor) -> None:
+        """Queues, behind a reserve, the way of its answer and of its missing keys to the host.
+
+        Args:
+            victims: where it has put the rows that go down, as many as keys are missing, or fewer.
+        """
+        count = self.num_missing
+        self.victims, self._victim_rows = None, victims
+        self._answer = HostCopy(self._device, self.arena.tensor("numbers"))
+        keys = self.arena.tensor("missing_keys", count)
+        self.missing = HostCopy(self._device, keys) if count else None
+        self.state = State.RESERVING
+
+    def settle(self, row_bytes: int) -> bool:
+        """Waits for the answer of a reserve that is queued, for its missing keys and its victims;
+        True if slots are reserved. Any thread; may be repeated, after an interrupt."""
+        with self._settling:
+            if self.state is State.RESERVING:
+                self._settle(row_bytes)
+            return self.state is State.RESERVED
+
+    def _settle(self, row_bytes: int) -> None:
+        answer, rows = self._answer, self._victim_rows
+        assert answer is not None and rows is not None
+        if self.missing is not None:
+            self.missing.wait()  # behind the answer, which is here by then
+        numbers = self._numbers_of(answer)
+        if numbers["refused"][0]:
+            self.missing = None
+            self.state = State.FOUND
+        else:
+            num_bytes = int(numbers["num_victims"][0]) * row_bytes
+            if num_bytes:
+                with self.verb(rows):
+                    self.victims = HostCopy(self._device, rows[:num_bytes])
+                self.victims.wait()
+            self.state = State.RESERVED
+        self._answer = self._victim_rows = None
 
     def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""

@@ -3,6 +3,7 @@
 Above it: device_cache.py. Below it: device.py, the kernels of csrc/gpu_cache/scan_kernels.h.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -85,11 +86,14 @@ class DeviceRows:
 
     def contains(self, keys: AnyArray) -> NDArray[np.uint8]:
         """See RowCache. Waits."""
+        return self.ask(keys)()
+
+    def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
+        """See QueuedCache."""
         if len(keys) == 0:
-            return np.empty(0, np.uint8)
+            return lambda: np.empty(0, np.uint8)
         with self._verb():
-            copy = HostCopy(self._device, self._presence("Contains", self._keys(keys)))
-        return copy.wait()
+            return HostCopy(self._device, self._presence("Contains", self._keys(keys))).wait
 
     def erase(self, keys: AnyArray) -> NDArray[np.uint8]:
         """See RowCache. Waits."""

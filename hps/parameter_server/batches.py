@@ -5,18 +5,19 @@ cluster; logged.py. Below it: tables.py, tiers/batch_rows.py, tiers/top_tier.py,
 dram_cache/tier.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.arrays import AnyArray, OutputPool, PoolArguments, as_keys, on_host
 from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
-from hps.common.row_layout import Floats, Labels
+from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
+from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan, QueuedCache
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
@@ -55,7 +56,13 @@ class Batches:
             stack.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
+        self._are_queued = all(isinstance(cache, QueuedCache) for cache in caches)
         self._joint: JointBatches | None = None
+
+    @property
+    def queued(self) -> "Batches | None":
+        """As ParameterServer.queued."""
+        return self if self._are_queued else None
 
     @property
     def joint(self) -> "JointBatches | None":
@@ -83,16 +90,59 @@ class Batches:
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], BatchRows]:
+        """As QueuedServer has it."""
+        stacks = {table: self._tables.stack(table) for table in keys}
+        for stack in stacks.values():
+            stack.raise_failed(wait=False)
+        lock, pool, device = self._tables.lock, self._pool, self._device
+        begun: dict[str, BatchRows] = {}
+        with lock:
+            for table, given in keys.items():
+                array = as_keys(given, device)
+                begun[table] = BatchRows.ahead(stacks[table], array, given, pool, lock, device)
+        # The last one that has keys, for the others have come by then.
+        last = next((rows for name, rows in reversed(begun.items()) if len(keys[name])), None)
+        if last is not None:
+            last.end_look_up()
+
+        def pin(table: str, _: AnyArray) -> BatchRows:
+            rows = begun.pop(table)
+            rows.place()
+            return rows
+
+        return pin
+
+    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
+        """As QueuedServer has it."""
+        unique = {table: self._distinct(table, given) for table, given in keys.items()}
+        stacks = self._tables.stacks
+        with self._tables.lock:
+            asked = {table: stacks[table].ask(some) for table, some in unique.items()}
+        # The last one first: the others have come by then.
+        found = {table: asked[table]() for table in reversed(asked)}
+        return lambda table, _: self._warm_missing(table, unique[table], found[table])
+
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
-        self._tables.stack(table)
-        dram = self._tables.tiers[table].dram
-        array = on_host(as_keys(keys, self._device))
-        if dram is None or not len(array):
-            return WarmRows(None)
-        unique = np.unique(array)
+        unique = self._distinct(table, keys)
         with self._tables.lock:
-            found = self._tables.stacks[table].cache.contains(unique)
+            asked = self._tables.stacks[table].ask(unique)
+        return self._warm_missing(table, unique, asked())
+
+    def _distinct(self, table: str, keys: AnyArray) -> Keys:
+        """The keys that are to be warmed, ascending; none of a table without a dram_cache."""
+        self._tables.stack(table)
+        array = on_host(as_keys(keys, self._device))
+        if self._tables.tiers[table].dram is None:
+            array = array[:0]
+        return np.unique(array)
+
+    def _warm_missing(self, table: str, unique: Keys, found: NDArray[np.uint8]) -> WarmRows:
+        """Warms the distinct keys that the gpu_cache lacks, of what its `contains` has found."""
+        dram = self._tables.tiers[table].dram
+        if dram is None or not len(unique):
+            return WarmRows(None)
         warm = dram.warm(unique[found == ABSENT])
         records = self._tables.tiers.get(records_of(table))
         if records is not None and records.dram is not None:

@@ -18,7 +18,7 @@ from hps.common.forked import is_inherited
 from hps.common.json_text import Json, JsonView
 from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
-from hps.contracts.training import Pending
+from hps.contracts.training import Pending, QueuedServer
 from hps.contracts.updates import RowUpdate
 from hps.dram_cache.tier import WarmRows
 from hps.parameter_server.erasing import erase_where
@@ -314,16 +314,17 @@ class ParameterServer:
         return self.parts.periods.statistics(table, keys)
 
     # Batches in flight.
-
-    @property
-    def ranks(self) -> None:
-        """None: the rows of one process have no other ranks."""
+    ranks = None  # the rows of one process have no other ranks
 
     @property
     def joint(self) -> "JointServer | None":
-        """Look-ups and steps of several tables at once; None with a gpu_cache on a device, whose
-        tables are worked off one after the other."""
+        """Look-ups and steps of several tables at once; None with a gpu_cache on a device."""
         return self.parts.batches.joint
+
+    @property
+    def queued(self) -> "QueuedServer | None":
+        """Look-ups of several tables at once, of rows on a device; else None."""
+        return self.parts.batches.queued
 
     @property
     def has_gpu_cache(self) -> bool:

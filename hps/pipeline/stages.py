@@ -240,7 +240,8 @@ class StageThreads:
         self._flow.put("fetch", self._work.left())
 
     def _warm_all(self) -> None:
-        self._pass_on("fetch", self._warm)
+        with self._work.queueing():
+            self._pass_on("fetch", self._warm)
 
     def _pin_all(self) -> None:
         with self._work.queueing():

@@ -112,7 +112,9 @@ class StageWork:
         """Fetch, with a gpu_cache: what that lacks comes into the dram_cache and stays there until
         the batch is pinned above."""
         with self.clock.busy("fetch", prepared.number):
-            pin_tables(prepared.keys, self._server.warm, prepared.warm)
+            queued, keys = self._server.queued, prepared.keys
+            warm = self._server.warm if queued is None else queued.warming(keys)
+            pin_tables(keys, warm, prepared.warm)
 
     def pin(self, prepared: Prepared) -> None:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
@@ -123,7 +125,9 @@ class StageWork:
                 prepared.joint = joint.pin(prepared.batch.features, len(prepared.batch))
                 prepared.rows.update(prepared.joint.of_tables())
             else:
-                pin_tables(prepared.keys, self._server.pin, prepared.rows)
+                queued, keys = self._server.queued, prepared.keys
+                pin = self._server.pin if queued is None else queued.pinning(keys)
+                pin_tables(keys, pin, prepared.rows)
 
     def bring_ahead(self, prepared: Prepared) -> None:
         """Fetch (copy): what else the batch's step would have to wait for. Rows are pinned."""

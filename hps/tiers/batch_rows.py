@@ -56,6 +56,45 @@ class BatchRows:
         lock: OwnedLock,
         device: str = HOST,
     ) -> None:
+        self._name(stack, keys, model, pool, lock, device)
+        try:
+            with lock:
+                plan = self._take_plan(keys)
+            stack.pin(plan)
+        except BaseException:
+            self.release()
+            raise
+
+    @classmethod
+    def ahead(
+        cls,
+        stack: TableStack,
+        keys: Keys,
+        model: object,
+        pool: OutputPool,
+        lock: OwnedLock,
+        device: str,
+    ) -> "BatchRows":
+        """Rows whose look-up on a device is queued; `place` pins them. Under the lock."""
+        assert_held(lock)
+        rows = cls.__new__(cls)
+        rows._name(stack, keys, model, pool, lock, device)
+        try:
+            stack.look_up_ahead(rows._take_plan(keys))
+        except BaseException:
+            rows.release()
+            raise
+        return rows
+
+    def _name(
+        self,
+        stack: TableStack,
+        keys: Keys,
+        model: object,
+        pool: OutputPool,
+        lock: OwnedLock,
+        device: str,
+    ) -> None:
         self._device = device
         self._stack = stack
         self._model = model
@@ -64,12 +103,27 @@ class BatchRows:
         self._pinned_at = _state_of(keys, device)
         # Alive, so that no others can come to lie at that address.
         self._pinned_keys = keys if self._pinned_at is not None else None
+
+    def _take_plan(self, keys: Keys) -> BatchPlan:
+        """Before it holds anything: an interrupt, or an erase, may come at any time. Under the
+        lock."""
+        assert_held(self._lock)
+        self.plan = self._stack.plan_of(keys)
+        self._stack.hold(self)
+        return self.plan
+
+    def end_look_up(self) -> None:
+        """Waits for the look-up ahead. Without the lock."""
+        with self._lock:
+            plan = self.held_plan()
+        self._stack.end_look_up(plan)
+
+    def place(self) -> None:
+        """Pins what was looked up ahead."""
         try:
-            with lock:
-                # Both before it holds anything: an interrupt, or an erase, may come at any time.
-                self.plan = stack.plan_of(keys)
-                stack.hold(self)
-            stack.pin(self.plan)
+            with self._lock:
+                plan = self.held_plan()
+            self._stack.pin(plan)
         except BaseException:
             self.release()
             raise

@@ -12,6 +12,9 @@ server's lock held; the second, which reads and writes the tier below, holds the
     2. the write_back buffer goes down, the missing rows come up
     3. fill: the rows are published
 
+A cache on a device is asked for the first phase in two parts: what is queued, under the lock, and
+what the host then waits for, without it. Slots are taken as soon as that is queued.
+
 The rules, by their names in the design:
 
     I1. One thread reserves at a time, in order of asking: it has the tier's turn from phase 1 to
@@ -40,7 +43,7 @@ import numpy as np
 from hps import _C
 from hps.common.locks import OwnedLock, assert_held, assert_turn
 from hps.common.row_layout import Images, Keys
-from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan, CountingCache
+from hps.contracts.row_cache import PENDING, AnyRowCache, BatchPlan, CountingCache, QueuedCache
 from hps.tiers.counters import CacheCounters
 from hps.types import Pins
 
@@ -81,6 +84,8 @@ class CachedTier:
         self.below = below
         self.lock = lock
         self.rates = rates
+        # The same cache, if it is on a device, for which the host must wait.
+        self._queued = cache if isinstance(cache, QueuedCache) else None
         self.turn = _C.Turn()
         self.counters = CacheCounters()
         self._idle_plans: list[BatchPlan] = []  # guarded by the lock
@@ -115,16 +120,11 @@ class CachedTier:
         assert_turn(self.turn)
         cache = self.cache
         try:
-            with self.lock, self.counters:
-                # What is current has been found whole by a pull, a push or another pin.
-                if first or count >= 0 or not cache.is_current(plan) or plan.num_missing:
-                    cache.find(plan, first, count)
-                self.moving = plan
-                if not cache.reserve(plan):
-                    self.moving = None
-                    return False
-                num_missing = plan.num_missing
-                victims, missing = cache.victims(plan), cache.missing_keys(plan)
+            reserve = self._reserve if self._queued is None else self._reserve_queued
+            reserved = reserve(plan, first, count)
+            if reserved is None:
+                return False
+            num_missing, victims, missing = reserved
             if len(victims):
                 self.below.append(victims)
             rows, found = (source or self.fetch_below)(missing)
@@ -145,6 +145,58 @@ class CachedTier:
                 self.moving = None
             raise
         return True
+
+    def _find(self, plan: BatchPlan, first: int, count: int) -> None:
+        """Looks a window up, unless a pull, a push or another pin has found all of it."""
+        if first or count >= 0 or not self.cache.is_current(plan) or plan.num_missing:
+            self.cache.find(plan, first, count)
+
+    def _reserve(self, plan: BatchPlan, first: int, count: int) -> tuple[int, Images, Keys] | None:
+        """Phase 1: how many keys are missing, victims, missing keys; None if refused. Within the
+        turn, without the lock."""
+        with self.lock, self.counters:
+            self._find(plan, first, count)
+            self.moving = plan
+            if not self.cache.reserve(plan):
+                self.moving = None
+                return None
+            return plan.num_missing, self.cache.victims(plan), self.cache.missing_keys(plan)
+
+    def _reserve_queued(
+        self, plan: BatchPlan, first: int, count: int
+    ) -> tuple[int, Images, Keys] | None:
+        """The same of a cache on a device: all that the host waits for it waits for without the
+        lock. Slots are taken once the reserve is queued, and the rows on their way from then on."""
+        cache, queued = self.cache, self._queued
+        assert queued is not None
+        with self.lock, self.counters:
+            if first or count >= 0 or not queued.is_looked_up(plan):
+                self._find(plan, first, count)
+        while True:
+            queued.end_find(plan)
+            with self.lock, self.counters:
+                self.moving = plan
+                if queued.begin_reserve(plan):
+                    break
+                self.moving = None
+                cache.find(plan, first, count)  # slots have moved: a reserve was taken back
+        if queued.end_reserve(plan):
+            return plan.num_missing, cache.victims(plan), cache.missing_keys(plan)
+        with self.lock:
+            self.moving = None
+        return None
+
+    def look_up_ahead(self, plan: BatchPlan) -> None:
+        """Queues the look-up of a whole plan, of a cache on a device. Under the lock, and without
+        the turn: if slots move before the plan has it, it is looked up again."""
+        assert_held(self.lock)
+        with self.counters:
+            self.cache.find(plan, 0, -1)
+
+    def end_look_up(self, plan: BatchPlan) -> None:
+        """Waits for it. Without the lock."""
+        assert self._queued is not None, "a cache of the host looks up at once"
+        self._queued.end_find(plan)
 
     def _look_at(self, rows: Images, found: Images) -> None:
         """Sees the rows that come up. Within the turn."""
@@ -247,6 +299,15 @@ class CachedTier:
         if len(unknown):
             stored[unknown] = self.below.contains(keys[unknown])
         return stored
+
+    def ask(self, keys: Keys) -> "Callable[[], Flags]":
+        """As contains() of the cache alone; what it returns may have to wait. Under the lock, which
+        who calls that does not need."""
+        assert_held(self.lock)
+        if self._queued is not None:
+            return self._queued.ask(keys)
+        codes = self.cache.contains(keys)
+        return lambda: codes
 
     def drop(self, keys: Keys) -> None:
         """Drops distinct keys, none pinned, from here on down. Within `still`, under the lock.

@@ -25,10 +25,12 @@ from tests.lab import dump
 GPU = hps.GpuCacheConfig(bytes="300KiB", device="cpu")
 
 
-def random_batch(seed: int, longest: int, *, weighted: bool, examples: int = 40) -> hps.Batch:
+def random_batch(
+    seed: int, longest: int, *, weighted: bool, examples: int = 40, distinct: int = 500
+) -> hps.Batch:
     """Three features; some bags are empty, some longer than a run of 32 where `longest` is."""
     generator = np.random.default_rng(seed)
-    keys, offsets = random_bags(generator, 3 * examples, longest, 500)
+    keys, offsets = random_bags(generator, 3 * examples, longest, distinct)
     weights = torch.from_numpy(generator.standard_normal(len(keys)).astype(np.float32))
     ids = hps.Ids(keys, offsets, weights if weighted else None)
     dense, labels = torch.zeros(examples, 0), torch.ones(examples)
@@ -43,7 +45,9 @@ class EagerDevice(HostDevice):
         self.work_off(self.num_queued)
 
 
-def launched_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> hps.ParameterServer:
+def launched_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: hps.GpuCacheConfig = GPU
+) -> hps.ParameterServer:
     """A server over the CUDA cache's launcher, for which tensors of the host are the device's."""
     device = EagerDevice()
     failures = Failures(device)
@@ -53,7 +57,7 @@ def launched_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> hps.Parame
         )
     )
     table = hps.TableConfig(name="ads", dim=6, optimizer=hps.Adagrad(lr=0.1))
-    config = hps.Config(path=folder / "store", tables=[table], gpu=GPU)
+    config = hps.Config(path=folder / "store", tables=[table], gpu=gpu)
     server = hps.ParameterServer(config, _tiers=tiers)
     monkeypatch.setattr(arrays, "HOST", "the host")
     monkeypatch.setattr(batch_rows, "HOST", "the host")
@@ -63,13 +67,13 @@ def launched_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> hps.Parame
 
 
 def train_batches(
-    server: hps.ParameterServer, batches: list[hps.Batch], pooling: Any
+    server: hps.ParameterServer, batches: list[hps.Batch], pooling: Any, depth: int = 0
 ) -> tuple[list[bytes], str, int]:
     """Outputs of every batch, trained with a slope as gradient, then the state of the table."""
     embedding = hps.SparseEmbedding(server, "ads", pooling=pooling)
     optimizer = hps.RowOptimizer(server)
     outputs = []
-    with hps.Pipeline(batches, server, depth=0) as pipeline:
+    with hps.Pipeline(batches, server, depth=depth) as pipeline:
         for batch in pipeline:
             assert batch.rows is not None
             if pooling is not None:
@@ -103,6 +107,26 @@ def test_embeddings_and_updates_have_the_same_bits_with_and_without_a_gpu_cache(
         ]
         results.append(train_batches(server, measured, pooling))
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_stages_over_a_device_that_rows_leave_give_the_bits_of_a_server_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """While one thread waits for the device, others queue: look-ups, updates and releases."""
+    batches = [random_batch(seed, 5, weighted=False, distinct=6000) for seed in range(30)]
+    with open_server(tmp_path / "plain", hps.Adagrad(lr=0.1), dim=6) as server:
+        expected = train_batches(server, batches, "mean")
+    small = hps.GpuCacheConfig(bytes=130_000, device="cpu")
+    with launched_server(tmp_path / "launched", monkeypatch, small) as server:
+        assert server.queued is not None
+        measured = [
+            dataclasses.replace(batch, features={"ads": with_bags(batch.features["ads"])})
+            for batch in batches
+        ]
+        assert train_batches(server, measured, "mean", depth) == expected
+        assert server.stats()["gpu_cache"]["write_backs"] > 1000, "no row has left"
+        assert server.pins == 0
 
 
 def with_bags(ids: hps.Ids) -> hps.Ids:

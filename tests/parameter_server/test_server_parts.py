@@ -29,11 +29,11 @@ from hps.update_log import Identity, Kind, Mutation
 KEYS = np.arange(8, dtype=np.uint64)
 ONES = np.ones((8, 4), np.float32)
 USERS_VERBS = """
-    advance_period apply assign checkpoint checkpoint_blob_bytes checkpoint_blobs
+    advance_period apply assign config checkpoint checkpoint_blob_bytes checkpoint_blobs
     checkpoint_state checkpoints close compact contains delete_checkpoint device digest
     digest_parts erase erase_where has_gpu_cache holds is_changed items joint learning_rates
     num_open_pipelines num_rows parts pending_gradients period pin pins pull pull_pooled
-    publish pull_tables push restore space_of_compact statistics stats tables want warm config
+    publish pull_tables push queued restore space_of_compact statistics stats tables want warm
 """
 OF_TRAINING = "agree divide exchange exchanges_keys ranks "
 OF_TRAINING += "pipeline_closed pipeline_closing pipeline_opened"

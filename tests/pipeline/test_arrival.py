@@ -3,6 +3,8 @@
 Above it: pytest. Below it: hps/pipeline/arrival.py.
 """
 
+import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ import torch
 import hps
 from hps.common.bags import make_bags
 from hps.pipeline.arrival import tensors_of
+from hps.pipeline.work import StageWork
 from tests.front import one_feature_batch
-from tests.lab import table
+from tests.lab import Lab, table
 from tests.pipeline.scenario import Scenario
 
 HAS_GPU = torch.cuda.is_available()
@@ -30,6 +33,26 @@ def test_every_tensor_of_a_batch_is_named() -> None:
     assert {id(ids.weights_L), id(ids.bags.offsets), id(ids.bags.lengths)} <= found
     batch.weights, batch.groups = torch.ones(2), torch.tensor([3, -4])
     assert {id(batch.weights), id(batch.groups)} <= {id(one) for one in tensors_of(batch)}
+
+
+def test_each_stage_that_asks_a_device_has_a_stream_of_its_own(tmp_path: Path) -> None:
+    threads = set()
+
+    class Work(StageWork):
+        def queueing(self) -> AbstractContextManager[object]:
+            threads.add(threading.current_thread().name)
+            return super().queueing()
+
+    class Noted(hps.Pipeline):
+        _work_type = Work
+
+    log = [one_feature_batch([number], number) for number in range(3)]
+    with (
+        Lab("gpu", tmp_path).server(table(name="ads")) as server,
+        Noted(log, server, depth=2) as batches,
+    ):
+        assert len(list(batches)) == 3
+    assert threads == {"hps fetch", "hps copy"}
 
 
 @pytest.mark.gpu

@@ -84,7 +84,7 @@ class RemoteParameterServer:
     has_gpu_cache = False
     device = HOST
     ranks = None  # a client has no other ranks
-    joint = None  # nor rows of its own
+    joint = queued = None  # nor rows of its own
     checkpoint_blobs = None  # a shard sends model and reader together
     _connect = GrpcTransport  # tests put a transport with faults here
 

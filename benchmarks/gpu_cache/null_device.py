@@ -1,0 +1,275 @@
+"""The host's part of a step over a gpu_cache on a device: a device that does nothing, by phase.
+
+Above it: gpu_cache_bench.py, `--null-device`. Below it: hps/gpu_cache, an hps.ParameterServer over
+it. Kernels and copies are asked for and not done, so that what is left is hps's own Python; what
+the driver and CuPy take for each launch (some microseconds) comes on top, which is why the launches
+are in the result. Torch's operators on tensors of the device run on the host here: batches are so
+small that this is the time of asking for them. Every row is in the gpu_cache: the device answers
+that none is missing. The stages run one after the other in one thread.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+import hps
+from benchmarks.common.report import comparison_row
+from benchmarks.common.server import scratch_server
+from benchmarks.common.timing import Samples
+from benchmarks.gpu_cache.options import LR
+from hps.common.arrays import HostArray
+from hps.common.bags import BagPooling, make_bags
+from hps.common.row_layout import Keys
+from hps.contracts.row_cache import DIRTY, AnyRowCache
+from hps.contracts.updates import RowUpdate
+from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.device_plan import DevicePlan
+from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.kernels import KernelArgs
+from hps.parameter_server.opening import Tiers
+
+TABLES = (1, 10, 26)
+DIM, EXAMPLES, KEYS_A_BAG = 16, 32, 2
+UNIT = "us a step"
+# Of docs/decisions/0041-a-step-on-a-device.md, for any number of tables.
+_AIMS = {"all threads": 150.0, "training thread": 40.0}
+_STEPS = 20  # a repetition; their median counts
+_TRAINING = ("pool", "apply", "release")
+_PHASES = ("warm", "pin", *_TRAINING)
+
+
+class ResidentPlan(DevicePlan):
+    """A plan that knows the very keys it was made of, as the server knows a tensor on a device."""
+
+    given: Any = None
+
+    def matches(self, keys: Any) -> bool:
+        assert keys is self.given, "other keys than those that were pinned"
+        return True
+
+
+class ResidentCache(DeviceCache):
+    """A DeviceCache whose batches come as tensors on its device, as a Pipeline's do.
+
+    For devices that are the host, for which the server hands on arrays.
+    """
+
+    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
+        if plan is None:
+            plan = ResidentPlan(self._device, self._order, self._args)
+        assert isinstance(plan, ResidentPlan)
+        plan.given = keys
+        return super().make_plan(_tensor(keys.view(np.int64)), plan)
+
+    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
+        super().pool(plan, _tensor(offsets), _tensor(weights), mean, _tensor(out))
+
+    def sum_bag_gradients(
+        self, plan: Any, offsets: Any, weights: Any, mean: bool, grads: Any, labels: Any = None
+    ) -> int:
+        bags = _tensor(offsets), _tensor(weights)
+        return super().sum_bag_gradients(plan, *bags, mean, _tensor(grads), labels)
+
+
+def _tensor(values: Any) -> Any:
+    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+
+
+class NullDevice:
+    """Keeps the contract of hps/gpu_cache/device.py and does nothing, but answers.
+
+    Args:
+        num_unique: keys of every batch, all of which are here.
+    """
+
+    def __init__(self, num_unique: int) -> None:
+        self.torch_device = torch.device("cpu")
+        self.args = KernelArgs()
+        self.num_launches = 0
+        numbers = np.zeros(1, self.args.dtype("BatchNumbers"))
+        numbers["num_unique"] = numbers["window_size"] = num_unique
+        presence = np.full(num_unique, DIRTY, np.uint8)
+        # By their bytes: what copies to the host bring, if anything.
+        self._answers = {len(one): one for one in (_bytes(numbers), presence)}
+        assert len(self._answers) == 2, "two answers of one size"
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """See Device."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def empty_pinned(self, num_bytes: int) -> torch.Tensor:
+        """See Device."""
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def launch(self, kernel: str, args: HostArray, count: int) -> None:
+        """See Device."""
+        if count:
+            assert args.nbytes and self.args.lanes[kernel]
+            self.num_launches += 1
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See Device."""
+        answer = self._answers.get(target.numel())
+        if answer is not None and target.dtype == torch.uint8:
+            target.numpy()[:] = answer
+
+    def fill(self, target: torch.Tensor, value: int) -> None:
+        """See Device."""
+
+    def prefix_sum(self, target: torch.Tensor) -> None:
+        """See Device."""
+
+    def sort(self, ids: torch.Tensor, in_order: torch.Tensor, positions: torch.Tensor) -> None:
+        """See Device."""
+
+    def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """See Device."""
+        return True
+
+    def event(self) -> "NullDevice":
+        """See Device."""
+        return self
+
+    def synchronize(self) -> None:
+        """See DeviceEvent."""
+
+    def query(self) -> bool:
+        """See DeviceEvent."""
+        return True
+
+    def order(self) -> "NullDevice":
+        """See Device."""
+        return self
+
+    @contextmanager
+    def verb(self, *memory: torch.Tensor) -> Iterator[None]:
+        """See VerbOrder."""
+        yield
+
+
+def _bytes(array: HostArray) -> HostArray:
+    return array.view(np.uint8)
+
+
+class NullSteps:
+    """Steps over tables alike, phase by phase, in one thread.
+
+    Args:
+        server: over a NullDevice.
+        names: of its tables.
+        keys: of a batch, of each table.
+    """
+
+    def __init__(self, server: Any, names: list[str], keys: Keys) -> None:
+        self._server, self._names, self._keys = server, names, keys
+        length = EXAMPLES * KEYS_A_BAG
+        bags = make_bags(torch.arange(0, length + 1, KEYS_A_BAG), length, "bags")
+        self._pooling = BagPooling(bags, None, False)
+        self._out = torch.empty(EXAMPLES, DIM)
+        self._grads = np.zeros((EXAMPLES, DIM), np.float32)
+        self._rows: dict[str, Any] = {}
+        self._updates: list[RowUpdate] = []
+
+    def warm(self) -> None:
+        """What the fetch stage does."""
+        of_tables = dict.fromkeys(self._names, self._keys)
+        warm = self._server.queued.warming(of_tables)
+        for name in self._names:
+            warm(name, self._keys).release()
+
+    def pin(self) -> None:
+        """What the copy stage does."""
+        of_tables = dict.fromkeys(self._names, self._keys)
+        pin = self._server.queued.pinning(of_tables)
+        for name in self._names:
+            self._rows[name] = pin(name, self._keys)
+
+    def pool(self) -> None:
+        """The forward."""
+        for rows in self._rows.values():
+            rows.pool(self._pooling, self._out)
+
+    def apply(self) -> None:
+        """The step; gradients are of bags."""
+        self._server.apply(
+            [
+                RowUpdate(name, self._keys, self._grads, rows, self._pooling)
+                for name, rows in self._rows.items()
+            ]
+        )
+
+    def release(self) -> None:
+        """Its end."""
+        for rows in self._rows.values():
+            rows.release()
+
+    def microseconds(self) -> dict[str, float]:
+        """Of a phase the median over some steps."""
+        work: dict[str, Callable[[], None]] = {name: getattr(self, name) for name in _PHASES}
+        spent: dict[str, list[float]] = {name: [] for name in work}
+        for _ in range(_STEPS):
+            for name, phase in work.items():
+                begun = perf_counter()
+                phase()
+                spent[name].append(1e6 * (perf_counter() - begun))
+        return {name: float(np.median(values)) for name, values in spent.items()}
+
+
+def measure(num_tables: int, repetitions: int) -> tuple[dict[str, Samples], int]:
+    """Microseconds by phase, of all and of the training thread; launches a step."""
+    keys = np.arange(EXAMPLES * KEYS_A_BAG, dtype=np.uint64) // 2
+    device = NullDevice(len(np.unique(keys)))
+    failures = Failures(device)
+    names = [f"table{i}" for i in range(num_tables)]
+    optimizer = hps.RowWiseAdagrad(lr=LR)
+    tables = [hps.TableConfig(name=name, dim=DIM, optimizer=optimizer) for name in names]
+
+    def caches(config: hps.Config) -> dict[str, AnyRowCache]:
+        return make_gpu_caches(
+            config, lambda options: cast("Any", ResidentCache(device, failures, options))
+        )
+
+    gpu = hps.GpuCacheConfig(bytes=num_tables * 2**22, device="cpu")
+    tiers = Tiers(make_gpu_caches=caches)
+    with scratch_server(tables, num_tables * 2**20, 1, gpu=gpu, tiers=tiers) as server:
+        steps = NullSteps(server, names, keys)
+        steps.microseconds()
+        device.num_launches = 0
+        found = [steps.microseconds() for _ in range(repetitions)]
+    launches, rest = divmod(device.num_launches, repetitions * _STEPS)
+    assert rest == 0, "steps differ"
+    sums = {"all threads": _PHASES, "training thread": _TRAINING} | {one: (one,) for one in _PHASES}
+    samples = {
+        name: Samples(tuple(sum(one[phase] for phase in phases) for one in found))
+        for name, phases in sums.items()
+    }
+    return samples, launches
+
+
+def run_null_device(smoke: bool, repetitions: int) -> dict[str, Any]:
+    """Rows: what hps's own code takes, beside the aims, and each phase beside all of them."""
+    rows: list[dict[str, Any]] = []
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # else operators on the host wake others, as a device's do not
+    try:
+        _add_rows(rows, smoke, repetitions)
+    finally:
+        torch.set_num_threads(num_threads)
+    length = EXAMPLES * KEYS_A_BAG
+    return {"axes": {"tables": list(TABLES), "keys": [length], "dim": [DIM]}, "rows": rows}
+
+
+def _add_rows(rows: list[dict[str, Any]], smoke: bool, repetitions: int) -> None:
+    for num_tables in TABLES[:1] if smoke else TABLES:
+        samples, launches = measure(num_tables, repetitions)
+        for phase, values in samples.items():
+            axes = {"device": "null", "tables": num_tables, "launches": launches, "phase": phase}
+            baseline = ("all threads", samples["all threads"])
+            if phase in _AIMS:
+                baseline = ("the aim", Samples((_AIMS[phase],) * len(values.values)))
+            rows.append(comparison_row(axes, UNIT, values, baseline, lower_is_better=True))
