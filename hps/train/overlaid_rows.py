@@ -79,6 +79,10 @@ class OverlaidRows:
         return self._joint
 
     @property
+    def queued(self) -> None:
+        """None: nothing is pinned here."""
+
+    @property
     def has_gpu_cache(self) -> bool:
         """As RowServer has it."""
         return self._server.has_gpu_cache
