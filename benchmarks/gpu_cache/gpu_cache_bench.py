@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.common.keys import EXAMPLES, FEATURES, ZipfIds, hashed_keys
 from benchmarks.common.report import comparison_row
+from benchmarks.common.server import FILL_KEYS
 from benchmarks.common.timing import StepTimer, interleave
 from benchmarks.gpu_cache.options import LR, UNIT, cache_options
 from hps import _C
@@ -50,8 +51,9 @@ class HostStep:
 
     def __init__(self, cache: Any, rows: int, batches: list[np.ndarray], dim: int) -> None:
         self._cache, self._batches = cache, batches
-        for start in range(0, rows, 1 << 18):
-            insert(cache, hashed_keys(np.arange(start, min(rows, start + (1 << 18)))))
+        for _ in range(2):  # a dram_cache that grows may put a row out on its way
+            for start in range(0, rows, FILL_KEYS):
+                insert(cache, hashed_keys(np.arange(start, min(rows, start + FILL_KEYS))))
         assert cache.num_rows == rows, "a row gave way; not all are there"
         self._plan = cache.make_plan(batches[0], None)
         self._out = np.zeros((len(batches[0]), dim), np.float32)
