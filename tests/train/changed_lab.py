@@ -88,7 +88,7 @@ def changed(folder: Path, store: Path, names: Sequence[str], **changes: Any) -> 
 
 def logits(store: Path, values: dict[str, Any]) -> torch.Tensor:
     with hps.Model.load(store, dram="8MiB") as model, torch.no_grad():
-        return model.module(model._batch_of(values)).double()
+        return model.module(model.batch_of(values)).double()
 
 
 def only(names: Sequence[str], **instead: Any) -> dict[str, Any]:

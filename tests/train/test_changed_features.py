@@ -36,7 +36,7 @@ def direct_terms(kind: str, store: Path, values: dict[str, Any], name: str) -> t
     """What rows of a new feature add to the logit beside the dense part: the first-order weight,
     and products with the vectors of all other fields; as docs/training.md has it."""
     with hps.Model.load(store, dram="8MiB") as model, torch.no_grad():
-        batch = model._batch_of(values)
+        batch = model.batch_of(values)
         embedded = model.module.embed(batch).double()
         added = torch.zeros(len(embedded), dtype=torch.float64)
         place = model.features["features"].index(name)

@@ -112,6 +112,7 @@ def test_a_model_is_measured_on_the_rows_of_its_own_checkpoint(
 
     log, store = [tmp_path / "train.txt"], tmp_path / "store"
     with monkeypatch.context() as patch:
+        patch.setattr("hps.train.model_places.open_store", open_store)
         patch.setattr("hps.train.model.open_store", open_store)
         measured = evaluate_store(log, store)
     assert len(opened) == 2
