@@ -112,10 +112,12 @@ class Scorer:
         """Refuses a model, or a version of it, that is not served; empty is any version."""
         if name != self.name:
             raise not_found(f"there is no model {name[:80]!r} here; it has {self.name!r}")
-        current = self.model.version
-        if version and version != current:
+        self._check_version(version, self.model.version)
+
+    def _check_version(self, asked: str, served: str) -> None:
+        if asked and asked != served:
             raise not_found(
-                f"model {name!r} has no version {version[:80]!r} here; it has {current!r}"
+                f"model {self.name!r} has no version {asked[:80]!r} here; it has {served!r}"
             )
 
     def check_caller(self, caller: Caller) -> None:
@@ -204,12 +206,8 @@ class Scorer:
                 f"the model has no table {table[:80]!r}; its metadata names those that it has, as "
                 "TABLE.keys"
             )
-        for _ in range(_TRIES):
-            version = self.model.version
-            rows: Floats = as_numpy(self.model.lookup(table, keys), "rows")
-            if self.model.version == version:
-                break
-        return rows, version
+        rows, version = self.model.lookup_with_version(table, keys)
+        return as_numpy(rows, "rows"), version
 
     def described_inputs(self) -> list[Described]:
         """Every input that a request may have; a request has those of one kind: see inputs.py."""
@@ -243,8 +241,7 @@ class Scorer:
                 break
         else:
             raise StoreError(errno.EAGAIN, f"{_TRIES} models came while one request was scored")
-        if version and version != scored_by:
-            self.check_model(self.name, version)
+        self._check_version(version, scored_by)
         return Scored(scores, scored_by)
 
     def _scored_once(self, make: Any, deadline: float) -> tuple[Floats, str]:

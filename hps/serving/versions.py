@@ -140,11 +140,12 @@ class Versions:
         try:
             change.result(max(0.0, deadline - time.monotonic()))
         except LateError:
-            if change.done():  # a timeout of the change itself
-                raise
+            if change.done():  # it came to its end at the last moment
+                return change.result()  # or it has met a timeout itself
+            what = f"version {number} was not served" if number else "the versions not followed"
             raise late(
-                f"version {number} was not served before the deadline; the change goes on, and the "
-                "versions tell as 'changing' and 'change_error' what becomes of it"
+                f"{what} before the deadline; the change goes on, and the versions tell as "
+                "'changing' and 'change_error' what becomes of it"
             ) from None
 
     def _run(self, number: int) -> None:

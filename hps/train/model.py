@@ -353,8 +353,12 @@ class Model:
         """Rows of keys, float32 [L, dim]; an absent key reads as its initial value. Of a model of
         two levels the rows of a table are vectors, those of `hps.models.first_order_table(table)`
         the weights."""
+        return self.lookup_with_version(table, keys)[0]
+
+    def lookup_with_version(self, table: str, keys: AnyArray) -> tuple[AnyArray, str]:
+        """As `lookup`, and the version that all rows are of."""
         with self._current.reading() as loaded:
-            return loaded.rows.pull(table, keys)
+            return loaded.rows.pull(table, keys), loaded.version
 
     def open_reader(self, data: Sequence[str | Path] | Batches, **changes: Any) -> Reader:
         """A reader of another log with the columns of the model's.

@@ -3,11 +3,13 @@
 Above it: pytest. Below it: hps.serving, `hps versions`, versions that publish_lab.py has published.
 """
 
+import io
 import json
 import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,12 @@ import torch
 import hps
 from hps.cli.main import main
 from hps.service.client.options import ClientConfig
+from hps.service.messages.status import Refusal
+from hps.service.server.log_lines import LogLines
 from hps.serving.client import ModelServerClient
-from hps.serving.scorer import Scorer
+from hps.serving.scorer import Scorer, ScoringOptions
+from hps.serving.tensors import Tensor
+from hps.serving.versions import Versions
 from tests.publish.publish_lab import copy_up_to, publish_days, scores_of, show, wait_for
 from tests.serving.conftest import Models
 from tests.serving.serving_lab import NAME, Local, bytes_input, process, serving
@@ -358,6 +364,60 @@ def test_the_command_lists_and_changes_versions(
         two = f"{local.server.address},{local.server.address[:-1]}"
         assert main(["versions", "--server", two]) == 1
         assert "name one" in capsys.readouterr().err
+
+
+def test_scores_are_of_the_version_that_was_asked_for_or_none_are_given(
+    days: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_up_to(days, tmp_path / "pub", 2)
+    lines = Tensor("lines", "BYTES", (1,), [lines_of(days)["data"][0].encode()])
+    with hps.Model.load(tmp_path / "pub", dram="8MiB") as model:
+        scorer, predict = Scorer(model, ScoringOptions(name=NAME)), model.predict_with_version
+
+        def predict_then_change(batch: Any) -> tuple[torch.Tensor, str]:
+            found = predict(batch)
+            if model.version == "2":
+                show(days, tmp_path / "pub", 3)
+                assert model._follower is not None and model._follower.look()
+            return found
+
+        monkeypatch.setattr(model, "predict_with_version", predict_then_change)
+        with pytest.raises(Refusal, match="has no version '3' here; it has '2'"):
+            scorer.infer([lines], {}, "3", float("inf"))
+        assert scorer.infer([lines], {}, "3", float("inf")).version == "3"
+
+
+def test_a_change_that_ends_at_its_deadline_is_no_late_one(
+    followed: tuple[hps.Model, Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndsLate(Future[None]):
+        """Is done after its time is over, and before it is looked at."""
+
+        def result(self, timeout: float | None = None) -> None:
+            if timeout is not None:
+                raise TimeoutError
+            super().result()
+
+    class Now:
+        """Does a call where it is asked for."""
+
+        def submit(self, call: Any, number: int) -> Future[None]:
+            change = EndsLate()
+            try:
+                call(number)
+                change.set_result(None)
+            except BaseException as error:
+                change.set_exception(error)
+            return change
+
+    model, _ = followed
+    versions = Versions(model, LogLines(io.StringIO()))
+    monkeypatch.setattr(versions, "_thread", Now())
+    assert versions.go_to(2, time.monotonic() + 60)["served"] == 2
+    monkeypatch.setattr(model, "roll_back", lambda number: (_ for _ in ()).throw(TimeoutError("s")))
+    with pytest.raises(TimeoutError, match="s"):
+        versions.go_to(1, time.monotonic() + 60)
+    assert versions.state()["change_error"] == "TimeoutError: s"
 
 
 def test_a_server_that_is_started_again_follows_the_newest(days: Path, tmp_path: Path) -> None:
