@@ -31,7 +31,8 @@ def _arrow() -> Any:
 
 
 class RowWriter:
-    """Writes one file, piece by piece. A context manager; the file is whole once it is left.
+    """Writes one file, piece by piece. A context manager; the file is whole once it is left
+    without an error.
 
     Args:
         stream: takes the bytes: `write`, `flush`, `closed`.
@@ -67,7 +68,8 @@ class RowWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._writer.close()
+        if error is None:  # else it is no whole file, and its end is not written
+            self._writer.close()
 
 
 def read_rows(path: Path, row_bytes: int) -> Iterator[tuple[Keys, Images]]:

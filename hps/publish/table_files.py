@@ -7,6 +7,7 @@ that source.py names.
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import IO, Any, Self
@@ -258,6 +259,7 @@ class _Files:
         self._folder = folder
         self._name = f"{name}{folder.suffix}"
         self._row_bytes = row_bytes
+        self._held = ExitStack()  # the file that is written
         self._file: HashedFile | None = None
         self._rows: RowWriter | None = None
         self.stored: list[StoredFile] = []
@@ -267,8 +269,9 @@ class _Files:
         if not len(keys):
             return
         if self._rows is None:
-            self._file = self._folder.writing(f"{self._name}-{len(self.stored)}.arrow")
-            self._rows = RowWriter(self._file.__enter__(), self._row_bytes)
+            file = self._folder.writing(f"{self._name}-{len(self.stored)}.arrow")
+            self._file = self._held.enter_context(file)
+            self._rows = self._held.enter_context(RowWriter(file, self._row_bytes))
         self._rows.write(keys, rows)
         if self._rows.num_rows >= _FILE_ROWS:
             self._finish(None)
@@ -276,12 +279,9 @@ class _Files:
     def _finish(self, error: BaseException | None) -> None:
         file, rows = self._file, self._rows
         self._file = self._rows = None
-        if file is None or rows is None:
-            return
-        if error is None:
-            rows.__exit__(None, None, None)
-        file.__exit__(None if error is None else type(error), error, None)
-        if error is None:
+        held, self._held = self._held, ExitStack()
+        held.__exit__(None if error is None else type(error), error, None)
+        if error is None and file is not None and rows is not None:
             self.stored.append(replace(file.stored(), rows=rows.num_rows))
 
     def __enter__(self) -> Self:
