@@ -129,8 +129,7 @@ class RawColumns:
         left_out = self._left_out()
         wanted = [name for name in self._lines.names if name in given or name not in left_out]
         _require_columns(wanted, list(given))
-        raw = self._lines.batch_of(given)
-        return raw if self._transform is None else self._transform(raw)
+        return self._to_score(self._lines.batch_of(given))
 
     def _left_out(self) -> set[str]:
         """Columns that a features file leaves out: they may be given or not."""

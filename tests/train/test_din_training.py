@@ -152,6 +152,23 @@ def test_the_model_is_measured_and_scored_by_every_way_in(tmp_path: Path, log: P
     assert (group["key"], group["rule"]) == (hps.key_of("group", 3), "hashed with its feature")
 
 
+def test_a_target_of_a_log_of_slots_has_one_key_too(tmp_path: Path) -> None:
+    log, random = tmp_path / "log.slots", np.random.default_rng(2)
+    lines = [
+        " ".join(
+            [f"{row % 2}:1", f"{random.integers(9)}:4", *(f"{random.integers(9)}:3" for _ in "ab")]
+        )
+        for row in range(200)
+    ]
+    log.write_text("".join(f"{line}\n" for line in lines))
+    described = Features.from_toml('[columns.3]\nkind = "sequence"\ntarget = "4"\n')
+    train(options(log, tmp_path / "store", features=described, format="slots"))
+    with hps.Model.load(tmp_path / "store") as model:
+        assert len(model.predict({"3": [[1, 2]], "4": [5]})) == 1
+        with pytest.raises(hps.ConfigError, match=r"'4' has 2 keys in row 2; .* one key"):
+            model.predict({"3": [[1, 2], [1]], "4": [5, [5, 6]]})
+
+
 @pytest.mark.parametrize("features", [None, "[columns.seen]\nkind = 'sequence'\n"])
 def test_a_log_without_a_target_is_refused_before_a_store_is_made(
     tmp_path: Path, log: Path, features: str | None
