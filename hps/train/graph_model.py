@@ -56,7 +56,7 @@ class GraphModel:
                 f"{graph.file.name}: the graph's inputs are {sorted(session.inputs)}, its version "
                 f"names {sorted(wanted)}"
             )
-        self.inputs = graph.inputs
+        self.graph = graph
         self.num_dense = num_dense_of(graph)
         features = _features_read(graph)
         places = _places_of(features)

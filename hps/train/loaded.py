@@ -134,7 +134,8 @@ class Loaded:
             return False
         if not isinstance(self.scores, GraphModel):
             return True
-        return state.graph is not None and state.graph.inputs == self.scores.inputs
+        graph, own = state.graph, self.scores.graph
+        return graph is not None and (graph.inputs, graph.features) == (own.inputs, own.features)
 
     def _with_weights(self, number: int, state: PublishedState, spare: Self | None) -> Self:
         """The model with another version's weights; this one stays as it is, for those who read it

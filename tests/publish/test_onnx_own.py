@@ -199,6 +199,22 @@ def test_a_version_whose_description_is_not_the_graphs_is_refused(
         hps.Model.load(place, version=1, dram="16MiB")
 
 
+def test_a_delta_may_tell_other_features_of_the_same_graph(mine: Published, tmp_path: Path) -> None:
+    place, batch, expected, _ = mine
+    shutil.copytree(place, tmp_path / "pub")
+    version, graph = graph_of(tmp_path / "pub", 3)
+    assert version.model is not None and version.kind == "delta"
+    told = {"ads": ["ad", "shop"], "users": ["user"]}
+    changed = replace(version, model=replace(version.model, graph=replace(graph, features=told)))
+    (tmp_path / "pub" / "version-00000003.json").write_bytes(changed.to_bytes())
+    with hps.Model.load(tmp_path / "pub", version=2, dram="16MiB") as model:
+        follower, rows = model._follower, model.server
+        assert follower is not None and follower.look()
+        assert model.version == "3" and model.server is rows  # by the delta
+        assert model.features == told
+        assert_close(model.predict(batch), expected["3"])
+
+
 def test_requests_of_keys_are_served(mine: Published) -> None:
     place, _, _, _ = mine
     with hps.Model.load(place, dram="16MiB") as model:
