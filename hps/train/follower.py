@@ -312,13 +312,17 @@ class Follower(Generic[S]):
         after.lay_over(rows.overlays(changes))
         self._is_torn = True
         self._become(current, after, newest)
-        current.wait_unread()
+        if not current.wait_unread(self._is_over):
+            return
         for version, change in zip(path, changes, strict=True):
             rows.apply(version, change, is_read=True)
         self._is_torn = False
         after.lay_over({})
         self._spare = before
         rows.save_if_due()
+
+    def _is_over(self) -> bool:
+        return self._is_closed
 
     def _become(self, current: Current[S], after: S, version: Version) -> None:
         """Calls that begin from now on are of that version."""
@@ -351,7 +355,7 @@ class Follower(Generic[S]):
         self._become(self._current, after, rows.version)
         self._is_torn = False
         self._newest = max(self._newest, rows.version.number)
-        self._current.wait_unread()
+        self._current.wait_unread(self._is_over)
         if before is not None:
             before.drop()
 

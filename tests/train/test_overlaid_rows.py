@@ -14,7 +14,6 @@ import hps
 from hps import _C
 from hps.common.bags import BagPooling, make_bags
 from hps.contracts.joint import KeysByTable, Places
-from hps.train.current import Current
 from hps.train.overlaid_rows import OverlaidRows
 from hps.types import Ids
 
@@ -152,22 +151,3 @@ def test_rows_are_set_in_pieces_wherever_they_lie(server: hps.ParameterServer) -
         assert found.tobytes() == np.stack([last[int(key)] for key in unique]).tobytes()
         assert server.num_rows(name) == before + int(is_new.sum())
     assert len(pauses) == 2 * 3
-
-
-def test_readers_of_what_was_replaced_are_waited_for() -> None:
-    import threading
-
-    current, events = Current("1"), []
-    with current.reading() as first:
-        current.replace("2")
-        with current.reading() as second:
-            assert (first, second, current.value) == ("1", "2", "2")
-        waiter = threading.Thread(target=lambda: (current.wait_unread(), events.append("unread")))
-        waiter.start()
-        waiter.join(0.05)
-        assert waiter.is_alive() and not events
-        events.append("read")
-    waiter.join(30)
-    assert events == ["read", "unread"]
-    current.replace("3")
-    current.wait_unread()  # nobody has read it
