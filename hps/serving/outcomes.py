@@ -96,7 +96,8 @@ class OutcomeFigures:
         """A copy of the figures, by version; under `OLDER` the sum of those before."""
         with self._lock:
             found = {version: one.copy() for version, one in self._versions.items()}
-            return {**found, OLDER: self._older.copy()}
+            # The one version of a store may have that name for a tag; then there are no others.
+            return {**found, OLDER: found.get(OLDER) or self._older.copy()}
 
 
 def _check(scores: Floats, labels: Floats, weights: Floats) -> None:

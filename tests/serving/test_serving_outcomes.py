@@ -124,6 +124,15 @@ def test_the_figures_stay_bounded_and_no_outcome_is_lost() -> None:
     assert by_bucket[BUCKETS.index("0.01-0.02")] == by_bucket[BUCKETS.index("0.3-0.5")] == 500
 
 
+def test_a_stores_version_may_have_the_name_of_all_older_ones() -> None:
+    figures = OutcomeFigures()
+    figures.add(OLDER, floats([0.5, 0.7]), floats([1, 0]), None)
+    found = figures.snapshot()
+    assert list(found) == [OLDER] and found[OLDER].examples.sum() == 2
+    figures.add(OLDER, floats([0.5]), floats([1]), None)
+    assert found[OLDER].examples.sum() == 2  # a copy
+
+
 def test_the_last_eight_versions_are_told_of_apart() -> None:
     figures = OutcomeFigures()
     for version in range(1, 11):
