@@ -53,17 +53,34 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(**options)
+        self._is_parting = False  # positional words from flags
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As argparse has it; of a command with --config with what its file says."""
-        if "--config" not in self._option_string_actions:
+        if self._is_parting:
             return super().parse_known_args(args, namespace)
+        if "--config" not in self._option_string_actions:
+            return self._parsed(args, namespace)
         from hps.cli import config_file  # which the overview does not wait for
 
-        given, unknown = super().parse_known_args(args, config_file.unset(self))
+        given, unknown = self._parsed(args, config_file.unset(self))
         return config_file.filled(self, given), unknown
+
+    def _parsed(
+        self, args: Sequence[str] | None, namespace: argparse.Namespace | None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse has it. Where a positional word that may be left out comes before another,
+        flags may stand between the two: argparse by itself takes the first one for the other."""
+        counts = [action.nargs for action in self._get_positional_actions()]
+        if "?" not in counts[:-1]:
+            return super().parse_known_args(args, namespace)
+        self._is_parting = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_parting = False
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")

@@ -220,6 +220,25 @@ def test_a_model_goes_back_to_a_version_and_forth_again(days: Path, batch: hps.B
         assert torch.equal(model.predict(batch), expected["3"])
 
 
+def test_rows_that_are_left_go_whatever_their_store_says_at_its_end(
+    days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, close = scores_of(days, batch), hps.ParameterServer.close
+
+    def fail(server: hps.ParameterServer) -> None:
+        close(server)
+        raise hps.StoreError(5, "the disk is broken")
+
+    with hps.Model.load(days / "pub", cache_dir=tmp_path) as model:
+        (before,) = tmp_path.glob("rows-*")
+        with monkeypatch.context() as patched:
+            patched.setattr(hps.ParameterServer, "close", fail)
+            model.roll_back(1)
+        assert torch.equal(model.predict(batch), expected["1"])
+        (now,) = tmp_path.glob("rows-*")
+        assert now != before
+
+
 def test_another_process_begins_from_the_local_copy(
     days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +332,23 @@ def test_the_command_publishes_and_predicts(
     assert len(a) == 600 and a.tobytes() == b.tobytes()
     assert main(["publish", store, str(published)]) == 0
     assert "is of checkpoint final already" in capsys.readouterr().out
+
+
+def test_flags_may_stand_between_the_store_and_the_place(
+    days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, place = str(days / "store"), str(tmp_path / "pub")
+    assert main(["publish", store, "--kind", "base", place]) == 0
+    assert open_destination(place).names() == ["version-00000001.json"]
+    assert main(["publish", "--kind", "auto", store, "--keep", "3", place]) == 0
+    assert "is of checkpoint final already" in capsys.readouterr().out
+    for words, says in (
+        ([store, "--kind", "base", place, "more"], "unrecognized arguments: more"),
+        (["--kind", "base"], "required: URL"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["publish", *words])
+        assert says in capsys.readouterr().err
 
 
 def test_the_command_goes_on_until_a_signal(days: Path, tmp_path: Path) -> None:
