@@ -7,6 +7,7 @@ table_files.py, the promoted names of the store.
 import os
 
 from hps.common.json_text import JsonView
+from hps.errors import ConfigError
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
@@ -40,7 +41,21 @@ class StoreOrigin:
 
     def pin(self, checkpoint: Source, name: str) -> None:
         """As Origin: by a promoted name."""
-        promote(self._path, checkpoint.info["id"], name)
+        known = int(checkpoint.info["id"])
+        try:
+            promote(self._path, known, name)
+        except ConfigError:  # a compaction may have given it another id since
+            own = self._id_now(checkpoint)
+            if own is None or own == known:
+                raise
+            promote(self._path, own, name)
+
+    def _id_now(self, checkpoint: Source) -> int | None:
+        """Of a checkpoint, as the store has it now; None: it is not kept."""
+        with Source.open(self._path, None, rows=False) as newest:
+            listed = newest.store.checkpoints()
+        ids = (int(one["id"]) for one in listed if one["created"] == checkpoint.created)
+        return next(ids, None)
 
     def write(
         self,

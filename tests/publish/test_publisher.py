@@ -12,6 +12,7 @@ import pytest
 import hps
 from hps.publish.destination import TakenError, open_destination
 from hps.publish.publisher import Publisher
+from hps.publish.source import Source
 from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import listed_versions, load_version
 from hps.train.published_rows import PublishedRows, RowMemory
@@ -49,6 +50,32 @@ def test_rows_that_a_compaction_moved_are_in_no_delta(tmp_path: Path) -> None:
         made = server.publish(place)
         assert (made["kind"], made["changed"], made["removed"]) == ("delta", 1, 0)
         assert served(place, tmp_path / "a") == rows_of(server)
+
+
+def test_a_compaction_beside_a_publisher_takes_its_checkpoint_from_it_no_more(
+    tmp_path: Path,
+) -> None:
+    """The newest checkpoint has another id from then on, and old files are gone."""
+    place, many = tmp_path / "pub", np.arange(3000, dtype=np.uint64)
+    with a_server(tmp_path / "store", keep_last=1) as server:
+
+        class Beside(StoreOrigin):
+            def pin(self, checkpoint: Source, name: str) -> None:
+                server.compact()
+                super().pin(checkpoint, name)
+
+        with Publisher(Beside(tmp_path / "store"), place) as publisher:
+            for number in (1, 2):
+                for keys in (many, many[::2]):
+                    push(server, keys, float(number))
+                    server.checkpoint()
+                id_before = server.checkpoints()[-1]["id"]
+                made = publisher.publish()
+                assert made["version"] == number
+                assert server.checkpoints()[-1]["id"] != id_before
+                assert publisher.pin in server.checkpoints()[-1]["names"]
+                assert served(place, tmp_path / f"{number}") == rows_of(server)
+            assert made["why_base"] is None
 
 
 def test_what_is_published_already_is_not_published_again(tmp_path: Path) -> None:
