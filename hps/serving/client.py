@@ -6,7 +6,7 @@ Scores are asked for with any client of the Open Inference Protocol.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -52,7 +52,7 @@ class ModelServerClient:
         Raises:
             ConfigError: the model is of a store. RemoteError, StoreError: it cannot be told.
         """
-        request = pb.GetVersionsRequest(name=self._name, limit=limit)
+        request = _made(pb.GetVersionsRequest, name=self._name, limit=limit)
         return _plain(self._call("GetVersions", request, pb.GetVersionsReply))
 
     def go_to(self, version: int) -> Json:
@@ -63,7 +63,7 @@ class ModelServerClient:
                 is damaged or cannot be read; the version before it goes on. RemoteError: another
                 change is under way, or this one was not done within the deadline, and goes on.
         """
-        request = pb.SetVersionRequest(name=self._name, version=version)
+        request = _made(pb.SetVersionRequest, name=self._name, version=version)
         return _plain(self._call("SetVersion", request, pb.GetVersionsReply))
 
     def follow(self) -> Json:
@@ -93,8 +93,13 @@ class ModelServerClient:
         Raises:
             ConfigError: they are none of these. RemoteError: it is not known whether they count.
         """
-        request = pb.OutcomeRequest(
-            name=self._name, version=version, scores=scores, labels=labels, weights=weights
+        request = _made(
+            pb.OutcomeRequest,
+            name=self._name,
+            version=version,
+            scores=scores,
+            labels=labels,
+            weights=weights,
         )
         return int(self._call("Outcome", request, pb.OutcomeReply).examples)
 
@@ -119,6 +124,15 @@ class ModelServerClient:
             return reply.FromString(self._transport.call(method, data, self._deadline))
         except Failure as failure:
             raise failure.typed(self._address, "server of a model") from None
+
+
+def _made(kind: type[R], **fields: Any) -> R:
+    """A request; ConfigError where a field is none that it can have."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        given = {name: value for name, value in fields.items() if name != "name"}
+        raise ConfigError(f"{kind.__name__} of {str(given)[:200]}: {error}") from None
 
 
 def _plain(reply: pb.GetVersionsReply) -> Json:

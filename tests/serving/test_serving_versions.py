@@ -420,6 +420,20 @@ def test_a_change_that_ends_at_its_deadline_is_no_late_one(
     assert versions.state()["change_error"] == "TimeoutError: s"
 
 
+def test_a_client_names_what_no_request_can_hold(followed: tuple[hps.Model, Local]) -> None:
+    _, local = followed
+    with client_of(local) as client:
+        for call in (
+            lambda: client.go_to(-1),
+            lambda: client.go_to(2**64),
+            lambda: client.versions(limit=-1),
+            lambda: client.add_outcomes("3", [0.5], ["click"]),  # type: ignore[list-item]
+        ):
+            with pytest.raises(hps.ConfigError, match="Request of {"):
+                call()
+        assert client.versions()["served"] == 3
+
+
 def test_a_server_that_is_started_again_follows_the_newest(days: Path, tmp_path: Path) -> None:
     copy_up_to(days, tmp_path / "pub", 2)
     flags = ("--cache-dir", str(tmp_path / "cache"), "--poll-seconds", "0.05")
