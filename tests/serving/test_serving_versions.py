@@ -429,7 +429,7 @@ def test_a_client_names_what_no_request_can_hold(followed: tuple[hps.Model, Loca
             lambda: client.versions(limit=-1),
             lambda: client.add_outcomes("3", [0.5], ["click"]),  # type: ignore[list-item]
         ):
-            with pytest.raises(hps.ConfigError, match="Request of {"):
+            with pytest.raises(hps.ConfigError, match=r"Request of \{"):
                 call()
         assert client.versions()["served"] == 3
 
