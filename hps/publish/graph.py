@@ -7,6 +7,7 @@ graph stays for as long as the model is made alike.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -111,7 +112,9 @@ class FixedGraph:
 
     def __init__(self, graph: DenseGraph) -> None:
         self._graph = graph
-        self._mark = hashlib.sha256(graph.onnx).hexdigest()
+        # Where its inputs come from is no part of the file: bags may be summed or averaged.
+        told = json.dumps([graph.opset, graph.features, graph.inputs])
+        self._mark = hashlib.sha256(graph.onnx + told.encode()).hexdigest()
 
     def mark(self, state: JsonView) -> str:
         """As GraphMaker has it."""

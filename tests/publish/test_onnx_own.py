@@ -199,6 +199,33 @@ def test_a_version_whose_description_is_not_the_graphs_is_refused(
         hps.Model.load(place, version=1, dram="16MiB")
 
 
+class Sums(Mine):
+    """The same layers over sums, where that one has means."""
+
+    def __init__(self, server: hps.ParameterServer) -> None:
+        super().__init__(server)
+        self.rows = hps.SparseEmbeddings(server, {"user": "users", "ad": "ads", "shop": "ads"})
+
+
+def test_a_delta_of_the_same_graph_over_other_bags_is_scored_over_these(tmp_path: Path) -> None:
+    batch, place = a_batch(9, COUNTS, 6), tmp_path / "pub"
+    with a_server(tmp_path / "store", *TABLES) as server:
+        means = Mine(server)
+        means(batch)
+        learn(server, means, 1)
+        graph = hps.export_dense(means, batch)
+        server.publish(place, model=means, onnx=graph)
+        sums = Sums(server)
+        sums.load_state_dict(means.state_dict())
+        other = hps.export_dense(sums, batch)
+        assert other.onnx == graph.onnx and other.inputs != graph.inputs
+        learn(server, sums, 2)
+        server.publish(place, model=sums, onnx=other, kind="delta")
+        expected = scores(sums, batch)
+    with hps.Model.load(place, dram="16MiB") as model:
+        assert_close(model.predict(batch), expected)
+
+
 def test_a_delta_may_tell_other_features_of_the_same_graph(mine: Published, tmp_path: Path) -> None:
     place, batch, expected, _ = mine
     shutil.copytree(place, tmp_path / "pub")
