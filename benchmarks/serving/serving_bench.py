@@ -28,7 +28,7 @@ import torch
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.timing import Samples
 from benchmarks.scoring.requests import PERCENTILES, milliseconds
-from benchmarks.serving.contender_server import NAME, TENTH, TorchScores
+from benchmarks.serving.contender_server import BARE, NAME, TENTH, TorchScores
 from benchmarks.serving.filled_store import DRAM, fill_store
 from benchmarks.serving.redis_scores import RedisScores, absences, redis_with
 from hps.inference import open_inference_pb2 as pb
@@ -37,6 +37,7 @@ from hps.types import Batch, Ids
 
 HPS, TORCH = "hps", "torch nn.Embedding behind the same front, ids made before"
 REDIS = "the ONNX graph over rows from Redis behind the same front"
+LEAST = "a bare gRPC server that reads nothing and scores the same examples by torch"
 _NUM_REQUESTS = 64
 _NUM_DENSE, _NUM_FEATURES = 13, 26
 ALL_ROWS = "the same with all rows in memory"
@@ -151,9 +152,14 @@ class Contender:
 
     def over_grpc(self, number: int) -> np.ndarray:
         """Scores of a request; each asks on the next connection."""
+        return scores_of_message(self.over_bare(number))
+
+    def over_bare(self, number: int) -> bytes:
+        """The bytes of a reply."""
         self._next += 1
         ask = self._callers[self._next % len(self._callers)]
-        return scores_of_message(ask(self._messages[number], timeout=60))
+        reply: bytes = ask(self._messages[number], timeout=60)
+        return reply
 
     def over_rest(self, number: int) -> np.ndarray:
         """Scores of a request, of one client."""
@@ -215,6 +221,25 @@ def rows_of(contenders: dict[str, Contender], options: dict[str, Any]) -> list[R
                     times[HPS][percentile],
                     (peer, times[peer][percentile]),
                     floor=_FLOORS[peer] if has_floor else None,
+                    lower_is_better=True,
+                )
+            )
+    return found
+
+
+def least_rows(contender: Contender, least: Contender, options: dict[str, Any]) -> list[Row]:
+    """hps over gRPC beside the least that a server in Python can do."""
+    found = []
+    for clients in options["clients"]:
+        calls: dict[str, Call] = {HPS: contender.over_grpc, LEAST: least.over_bare}
+        times = times_of(calls, clients, options["calls"], options["repetitions"])
+        for percentile in PERCENTILES:
+            found.append(
+                comparison_row(
+                    {"way": "gRPC", "clients": clients, "percentile": percentile},
+                    "ms",
+                    times[HPS][percentile],
+                    (LEAST, times[LEAST][percentile]),
                     lower_is_better=True,
                 )
             )
@@ -299,6 +324,10 @@ def run(smoke: bool, **options: Any) -> dict[str, Any]:
                     whole = addresses[0]
             check_alike(contenders)
             rows = rows_of(contenders, options)
+            bare = f"{BARE}{options['candidates']}"
+            with server_of(folder, bare, options["threads"]) as addresses:
+                least = Contender(lambda number: None, addresses, by_keys, table)
+                rows += least_rows(contenders[HPS], least, options)
             rows += tenth_rows(folder, model, keys, whole, options)
     finally:
         torch.set_num_threads(threads_before)

@@ -177,11 +177,17 @@ class Inputs:
             if keys is None or keys.datatype not in ("INT64", "UINT64"):
                 raise invalid(f"input {table + KEYS!r} is missing, or not INT64 or UINT64")
             lengths = _lengths_of_keys(table, keys, given.get(table + LENGTHS), len(names))
-            rows = len(lengths)
+            rows = keys.rows if lengths is None else len(lengths)
             if count not in (-1, rows):
                 raise invalid(f"input {table + KEYS!r} has {rows} examples, others {count}")
             count = rows
-            tables[table] = _ids(table, keys, lengths, given.get(table + WEIGHTS))
+            weights = given.get(table + WEIGHTS)
+            if lengths is None and weights is None:
+                tables[table] = _single_ids(keys, rows, len(names))
+                continue
+            if lengths is None:
+                lengths = np.ones((rows, len(names)), np.int64)
+            tables[table] = _ids(table, keys, lengths, weights)
         self._check_rows(count)
         dense = given.get(DENSE)
         if dense is None and num_dense:
@@ -261,18 +267,18 @@ def _cut(name: str, values: list[Any], lengths: Tensor) -> list[list[Any]]:
 
 def _lengths_of_keys(
     table: str, keys: Tensor, lengths: Tensor | None, num_features: int
-) -> NDArray[np.int64]:
-    """How many keys each example has of each feature, int64 [B, F]."""
+) -> NDArray[np.int64] | None:
+    """How many keys each example has of each feature, int64 [B, F]; None: one."""
     name = table + KEYS
     if lengths is None:
         if len(keys.shape) == 1 and num_features == 1:
-            return np.ones((keys.rows, 1), np.int64)
+            return None
         if len(keys.shape) != 2 or keys.shape[1] != num_features:
             raise invalid(
                 f"input {name!r} has shape {list(keys.shape)}; give [B, {num_features}], a key for "
                 f"each feature, or [L] with {table + LENGTHS!r} [B, {num_features}]"
             )
-        return np.ones(keys.shape, np.int64)
+        return None
     is_flat = num_features == 1 and len(lengths.shape) == 1
     if not is_flat and (len(lengths.shape) != 2 or lengths.shape[1] != num_features):
         raise invalid(
@@ -282,13 +288,17 @@ def _lengths_of_keys(
     return found.reshape(-1, num_features)
 
 
+def _single_ids(keys: Tensor, rows: int, features: int) -> Ids:
+    """Keys that came example by example, one of each feature."""
+    by_example = np.asarray(keys.elements).view(np.int64).reshape(rows, features)
+    by_feature = np.ascontiguousarray(by_example.T).reshape(-1)
+    return Ids(torch.from_numpy(by_feature), torch.arange(rows * features + 1))
+
+
 def _ids(table: str, keys: Tensor, lengths: NDArray[np.int64], weights: Tensor | None) -> Ids:
     """Keys that came example by example, feature by feature."""
     flat = np.asarray(keys.elements).view(np.int64)
     rows, features = lengths.shape
-    if weights is None and len(flat) == rows * features and (lengths == 1).all():
-        by_feature = np.ascontiguousarray(flat.reshape(rows, features).T).reshape(-1)
-        return Ids(torch.from_numpy(by_feature), torch.arange(rows * features + 1))
     offsets = np.zeros(rows * features + 1, np.int64)
     np.cumsum(lengths.T.reshape(-1), out=offsets[1:])
     bags = np.repeat(np.arange(rows * features), lengths.reshape(-1))
