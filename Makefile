@@ -9,7 +9,8 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
-.PHONY: build demo test chromium torture check proto format bench gpu native asan tsan clean
+.PHONY: build demo test chromium torture check proto pages wheel wheel-test format bench gpu native
+.PHONY: asan tsan clean
 
 build:
 	@tools/bootstrap.sh
@@ -35,6 +36,15 @@ check: build ## Lint, format, types.
 
 proto: build ## Generate hps/v1 from proto/.
 	tools/proto.sh
+
+pages: build ## Man pages and the shells' completions, of the parsers: man/, completions/.
+	$(PYTHON) -m tools.shell_pages
+
+wheel: build ## dist/: the sdist, and a manylinux wheel for each Python from 3.11 on that is found.
+	@tools/wheels.sh
+
+wheel-test: wheel ## Installs each wheel without a compiler, trains, reads; the sdist builds alone.
+	$(PYTHON) -m pytest -m wheel tests/packages
 
 format: build
 	ruff check --fix .
@@ -68,4 +78,4 @@ ctest --test-dir build/$(1) --no-tests=error --output-on-failure
 endef
 
 clean:
-	rm -rf .venv build dist out demo *.egg-info hps/*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist out demo man completions *.egg-info hps/*.so .mypy_cache .ruff_cache .pytest_cache

@@ -11,6 +11,7 @@ void BindFewRows(nanobind::module_& module);
 void BindGpuCache(nanobind::module_& module);
 void BindGpuKernels(nanobind::module_& module);
 void BindLifeRules(nanobind::module_& module);
+void BindMachine(nanobind::module_& module);
 void BindRecords(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);
 void BindTableBatch(nanobind::module_& module);

@@ -67,10 +67,30 @@ bool ReadWholeFloat(double number, Whole* out) {
   return true;
 }
 
+using Space = std::vector<PyObject*>;
+
+// The values of a list or a tuple, borrowed; the stable ABI has no pointer to them, so there they
+// are written into `space`, which is used for one sequence at a time.
+PyObject* const* ItemsOf(PyObject* sequence, Space* space) {
+#ifdef Py_LIMITED_API
+  const bool is_list = PyList_CheckExact(sequence);
+  const auto count = static_cast<size_t>(PyObject_Length(sequence));
+  space->resize(count);
+  for (size_t row = 0; row < count; ++row) {
+    const auto place = static_cast<Py_ssize_t>(row);
+    (*space)[row] = is_list ? PyList_GetItem(sequence, place) : PyTuple_GetItem(sequence, place);
+  }
+  return space->data();
+#else
+  (void)space;
+  return PySequence_Fast_ITEMS(sequence);
+#endif
+}
+
 // A column's values, borrowed from the list or tuple that holds them.
 struct Values {
   nb::object holder;
-  PyObject** items = nullptr;  // null: all are missing
+  PyObject* const* items = nullptr;  // null: all are missing
   Kind kind = Kind::kNothing;
 
   PyObject* at(size_t row) const { return items == nullptr ? Py_None : items[row]; }
@@ -111,10 +131,11 @@ class FewRows {
     std::vector<double> numbers;
     std::vector<char> missing;
     bool any_missing = false;
+    Space space;
     std::vector<ReadRows> tables(table_ends_.size());
     for (size_t i = 0; i < dense_.size(); ++i) {
       Values values;
-      if (!Take(given, dense_[i], &num_rows, &values)) return nb::none();
+      if (!Take(given, dense_[i], &num_rows, &space, &values)) return nb::none();
       if (i == 0) {
         numbers.resize(num_rows * dense_.size());
         missing.resize(num_rows * dense_.size());
@@ -132,7 +153,7 @@ class FewRows {
     for (size_t table = 0, i = 0; table < tables.size(); ++table) {
       for (; i < table_ends_[table]; ++i) {
         Values values;
-        if (!Take(given, features_[i], &num_rows, &values)) return nb::none();
+        if (!Take(given, features_[i], &num_rows, &space, &values)) return nb::none();
         if (!ReadKeys(values, features_[i].seed, num_rows, &tables[table])) return nb::none();
       }
     }
@@ -148,21 +169,22 @@ class FewRows {
   };
 
   // The values of a column of `num_rows`, 0 if that is not known yet. False if they are refused.
-  bool Take(const nb::dict& given, const Column& column, size_t* num_rows, Values* out) const {
+  bool Take(const nb::dict& given, const Column& column, size_t* num_rows, Space* space,
+            Values* out) const {
     PyObject* found = PyDict_GetItemWithError(given.ptr(), column.name.ptr());
     if (found == nullptr) {
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
-      return column.may_lack && Rows(given, num_rows);
+      return column.may_lack && Rows(given, num_rows, space);
     }
     out->holder = nb::borrow(found);
     if (!PyList_CheckExact(found) && !PyTuple_CheckExact(found)) {
       out->holder = list_of_(out->holder);
       if (out->holder.is_none()) return false;
     }
-    const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(out->holder.ptr()));
+    const auto count = static_cast<size_t>(PyObject_Length(out->holder.ptr()));
     if (*num_rows == 0) *num_rows = count;
     if (count == 0 || count != *num_rows || count > max_rows_) return false;
-    out->items = PySequence_Fast_ITEMS(out->holder.ptr());
+    out->items = ItemsOf(out->holder.ptr(), space);
     for (size_t row = 0; row < count; ++row) {
       if (out->items[row] == Py_None) continue;
       const Kind kind = KindOf(out->items[row]);
@@ -174,19 +196,19 @@ class FewRows {
       // Python's code reads numbers of text: another thread may change the list meanwhile.
       out->holder = nb::steal(PyList_AsTuple(out->holder.ptr()));
       if (!out->holder.is_valid()) throw nb::python_error();
-      out->items = PySequence_Fast_ITEMS(out->holder.ptr());
+      out->items = ItemsOf(out->holder.ptr(), space);
     }
     return true;
   }
 
   // How many rows there are, where the first columns are absent.
-  bool Rows(const nb::dict& given, size_t* num_rows) const {
+  bool Rows(const nb::dict& given, size_t* num_rows, Space* space) const {
     if (*num_rows != 0) return true;
     for (const std::vector<Column>* columns : {&dense_, &features_}) {
       for (const Column& column : *columns) {
         Values values;
         if (!given.contains(column.name)) continue;
-        return Take(given, column, num_rows, &values);
+        return Take(given, column, num_rows, space, &values);
       }
     }
     return false;
@@ -198,7 +220,7 @@ class FewRows {
     *is_missing = value == Py_None;
     if (*is_missing) return true;
     if (values.kind == Kind::kFloat) {
-      *number = PyFloat_AS_DOUBLE(value);
+      *number = PyFloat_AsDouble(value);
       *is_missing = rules_.is_csv && std::isnan(*number);
       return true;
     }
@@ -209,7 +231,7 @@ class FewRows {
       return true;
     }
     if (values.kind != Kind::kText || number_of_.is_none()) return false;
-    PyObject* made = PyObject_CallOneArg(number_of_.ptr(), value);
+    PyObject* made = PyObject_CallFunctionObjArgs(number_of_.ptr(), value, nullptr);
     if (made == nullptr) {
       if (PyErr_ExceptionMatches(PyExc_ValueError) == 0) throw nb::python_error();
       PyErr_Clear();
@@ -232,13 +254,13 @@ class FewRows {
       Py_ssize_t size = 0;
       bool has_key = rules_.missing == MissingRule::kNone;
       if (value != Py_None) {
-        text = values.kind == Kind::kBytes ? PyBytes_AS_STRING(value)
+        text = values.kind == Kind::kBytes ? PyBytes_AsString(value)
                                            : PyUnicode_AsUTF8AndSize(value, &size);
         if (text == nullptr) {  // half of a surrogate pair
           PyErr_Clear();
           return false;
         }
-        if (values.kind == Kind::kBytes) size = PyBytes_GET_SIZE(value);
+        if (values.kind == Kind::kBytes) size = PyBytes_Size(value);
         has_key = size > 0 || rules_.missing != MissingRule::kNullOrEmpty;
       }
       if (has_key) out->keys.push_back(Xxh64(text, static_cast<size_t>(size), seed));
@@ -256,7 +278,7 @@ class FewRows {
       PyObject* value = values.at(row);
       if (value == Py_None) continue;
       const bool is_read = values.kind == Kind::kFloat
-                               ? ReadWholeFloat(PyFloat_AS_DOUBLE(value), &wholes[row])
+                               ? ReadWholeFloat(PyFloat_AsDouble(value), &wholes[row])
                                : ReadWhole(value, &wholes[row]);
       if (!is_read) return false;
       any_large |= wholes[row].is_large;

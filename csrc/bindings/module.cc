@@ -29,6 +29,7 @@ NB_MODULE(_C, module) {
       [](nb::bytes data, uint64_t seed) { return hps::Xxh64(data.c_str(), data.size(), seed); },
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindLifeRules(module);
+  hps::BindMachine(module);
   hps::BindReader(module);
   hps::BindRecords(module);
   hps::BindShardPlan(module);

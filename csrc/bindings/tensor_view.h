@@ -59,15 +59,36 @@ class TensorView {
 
   TensorView() = default;
 
+  // What a class itself, not a base class of it, says of its tensors; null for nothing. Asked of
+  // Python once for the class that was asked for last of either kind: it has no quick way that its
+  // stable ABI keeps. Under the GIL.
+  static const ExchangeFunctions* FunctionsOf(nb::handle type) {
+    static PyObject* with = nullptr;  // held, so that no other class comes to lie there
+    static PyObject* without = nullptr;
+    static const ExchangeFunctions* known = nullptr;
+    if (type.ptr() == with) return known;
+    if (type.ptr() == without) return nullptr;
+    const ExchangeFunctions* const found = AskFor(type);
+    PyObject** const place = found == nullptr ? &without : &with;
+    PyObject* const before = *place;
+    *place = type.inc_ref().ptr();
+    if (found != nullptr) known = found;
+    Py_XDECREF(before);
+    return found;
+  }
+
+  static const ExchangeFunctions* AskFor(nb::handle type) {
+    constexpr const char* kKind = "dlpack_exchange_api";
+    const nb::object own = type.attr("__dict__").attr("get")("__dlpack_c_exchange_api__");
+    if (!PyCapsule_IsValid(own.ptr(), kKind)) return nullptr;
+    const auto* found =
+        static_cast<const ExchangeFunctions*>(PyCapsule_GetPointer(own.ptr(), kKind));
+    return found->major_version == 1 ? found : nullptr;
+  }
+
   bool LookAtTensor(nb::handle value) {
-    // Immutable, once made.
-    static PyObject* const name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-    PyObject* const own = Py_TYPE(value.ptr())->tp_dict;  // not what a base class says
-    PyObject* const capsule = own == nullptr ? nullptr : PyDict_GetItemWithError(own, name);
-    if (capsule == nullptr || !PyCapsule_IsValid(capsule, "dlpack_exchange_api")) return false;
-    const auto* functions =
-        static_cast<const ExchangeFunctions*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-    if (functions->major_version != 1) return false;
+    const ExchangeFunctions* const functions = FunctionsOf(value.type());
+    if (functions == nullptr) return false;
     nb::dlpack::dltensor found;
     if (functions->view(value.ptr(), &found) != 0) {
       PyErr_Clear();

@@ -121,6 +121,8 @@ enum class BatchMethod {
   kThreads,  // blocking reads by threads
 };
 
+// The best method that this machine grants.
+BatchMethod GrantedBatchMethod();
 // The operating system's files, with the best method that it grants. Lives as long as the process.
 FileSystem* PosixFileSystem();
 // The same with a chosen method; the ring still gives way to threads where it is refused.

@@ -221,9 +221,13 @@ Status FileSystem::Link(const std::string& source, const std::string& target) {
   return SystemError("link " + source + " to", target, EOPNOTSUPP);
 }
 
+BatchMethod GrantedBatchMethod() {
+  static const bool has_ring = ReadRing::Create(kRingDepth) != nullptr;
+  return has_ring ? BatchMethod::kRing : BatchMethod::kThreads;
+}
+
 FileSystem* PosixFileSystem() {
-  static PosixFiles files(ReadRing::Create(kRingDepth) != nullptr ? BatchMethod::kRing
-                                                                  : BatchMethod::kThreads);
+  static PosixFiles files(GrantedBatchMethod());
   return &files;
 }
 

@@ -35,7 +35,17 @@ def of(kind: values.ValueType) -> Callable[[str], Any]:
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
+    parse.kind = kind  # type: ignore[attr-defined]
     return parse
+
+
+def takes_path(type: object) -> bool:
+    """True of the type of a flag whose words are paths.
+
+    >>> takes_path(path), takes_path(word), takes_path(None)
+    (True, False, False)
+    """
+    return getattr(type, "kind", None) in (values.PATH, values.FOLDER, values.DATA)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

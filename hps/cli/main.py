@@ -44,6 +44,8 @@ COMMANDS = {
     "import": ("move_commands", "read a table's rows from parquet"),
     "client": ("client", "ask servers: rows, counters, checkpoints"),
     "bench": ("bench", "run a benchmark"),
+    "doctor": ("doctor", "what this machine has, and what hps will use"),
+    "completion": ("completion", "what completes this command in bash or zsh"),
 }
 
 
@@ -86,8 +88,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"hps: error: {message}; '{self.prog} --help' lists what {self.prog} takes\n")
 
 
-def make_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser of one command, or, without one, of the overview."""
+def new_parser() -> argparse.ArgumentParser:
+    """The parser of `hps` before a command is added to it."""
     from hps.common.version import __version__
 
     listing = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
@@ -98,6 +100,12 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hps {__version__}")
+    return parser
+
+
+def make_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser of one command, or, without one, of the overview."""
+    parser = new_parser()
     if command is None:
         parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
         return parser

@@ -19,10 +19,10 @@ from hps.cli.output import (
     checkpoint_name,
     printable,
     stream_for_people,
-    table_lines,
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
+from hps.cli.terminal import show_table
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
 
@@ -192,8 +192,8 @@ def _run(arguments: argparse.Namespace, where: str, place: _Folder | _Servers) -
         return 0
     found = place.models()
     rows = [_HEAD, *map(_row, found.models)]
-    for line in table_lines(rows, _NUMBERS) if found.models else ():
-        print(printable(line), file=out)
+    if found.models:
+        show_table(rows, _NUMBERS, out)
     for name in found.unseen:
         print(
             f"checkpoint {name}: its first part, where a model would be, is on another host",

@@ -13,10 +13,10 @@ from hps.cli.output import (
     check_out_path,
     printable,
     stream_for_people,
-    table_lines,
     write_json,
 )
 from hps.cli.server_flags import add_model_server_flags, client_config
+from hps.cli.terminal import show_table
 from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError
 
@@ -122,8 +122,8 @@ def _said(state: JsonView) -> str:
 
 def _tell(listed: list[Json], kept: int, served: int | None, out: TextIO) -> None:
     rows = [_row(one, served) for one in listed if not one["error"]]
-    for line in table_lines([_HEAD, *rows], _NUMBERS) if rows else ():
-        print(printable(line), file=out)
+    if rows:
+        show_table([_HEAD, *rows], _NUMBERS, out)
     for one in listed:
         if one["error"]:
             told = f"version {one['version']} cannot be read: {one['error']}"
