@@ -4,8 +4,8 @@
 # Above it: `make wheel`. Below it: setup.py, auditwheel. Every wheel is built from the unpacked
 # sdist, in an environment that has nothing of this checkout, so the sdist is complete. The core is
 # compiled once; each Python compiles the bindings. From 3.12 on one wheel serves all (abi3), built
-# with the oldest found. The module links to glibc alone, so auditwheel grafts nothing; CUDA's
-# libraries are CuPy's, loaded at run time. PYTHONS="python3.11 /path/to/python3.12" chooses the interpreters.
+# with the oldest found. The module links to glibc and GCC's libraries alone, which each
+# system of its tag has, so auditwheel grafts nothing; CUDA's are CuPy's, loaded at run time. PYTHONS="python3.11 /path/to/python3.12" chooses the interpreters.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,9 +16,11 @@ version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /d
 
 # "VERSION PATH" of each, the first of each version.
 find_pythons() {
-  local candidate version
-  for candidate in ${PYTHONS:-python3 python3.{11,12,13,14} \
-    "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-4]*/bin/python3}; do
+  local candidate version candidates
+  candidates=(python3 python3.{11,12,13,14})
+  candidates+=("${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-4]*/bin/python3)
+  if [ -n "${PYTHONS:-}" ]; then read -ra candidates <<< "$PYTHONS"; fi
+  for candidate in "${candidates[@]}"; do
     candidate="$(command -v "$candidate" || true)"
     if [ -z "$candidate" ]; then continue; fi
     version="$(version_of "$candidate" || true)"
@@ -41,7 +43,7 @@ tar -xzf "$sdist" -C "$work/source" --strip-components 1
 # The versions that hps is tested with, in pip's isolated builds, too, by either of its names.
 export PIP_CONSTRAINT="$PWD/constraints.txt" PIP_BUILD_CONSTRAINT="$PWD/constraints.txt"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-export HPS_BUILD_DIR="$work/cmake" HPS_CMAKE_ARGS="-DHPS_STATIC_RUNTIME=ON"
+export HPS_BUILD_DIR="$work/cmake"
 has_abi3=no
 while read -r version found; do
   if [ "$version" != 3.11 ] && [ "$has_abi3" = yes ]; then

@@ -35,6 +35,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="its tag, or its id as id:N; the newest if not given",
     )
     parser.add_argument("--json", type=flags.path, metavar="FILE", help=JSON_HELP)
+    flags.add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hps.cli import flags
 from hps.cli.output import check_out_path, stream_for_people, write_json
-from hps.cli.terminal import show_table
+from hps.common.terminal import show_table
 
 if TYPE_CHECKING:
     from hps.doctor.finding import Finding

@@ -142,6 +142,15 @@ def add_no_server(parser: Flags, instead: str) -> None:
     )
 
 
+def add_quiet(parser: Flags) -> None:
+    """Adds `--quiet`, which main.py reads."""
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print nothing but errors and warnings; what --json and files are to hold is written",
+    )
+
+
 def add_checkpoint(parser: Flags) -> None:
     """Adds `--checkpoint`."""
     parser.add_argument(

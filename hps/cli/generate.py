@@ -5,12 +5,14 @@ Above it: `hps.cli.main`. Below it: `hps.generate`.
 
 import argparse
 import os
-import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import fields
 
 from hps.cli import flags
+from hps.cli.output import stream_of_progress
 from hps.common.json_text import Json
+from hps.common.terminal import LiveLine, is_rich
 from hps.errors import ConfigError
 from hps.generate.bags import BAG_LENGTHS, LONGEST_RATIO, MAX_BAG
 from hps.generate.config import (
@@ -34,6 +36,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "OUT-000, OUT-001 and so on, and --drift has keys be born, rise, fade and die.",
     )
     _add_flags(parser, GeneratorConfig())
+    flags.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -116,8 +119,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     num_threads = arguments.threads or len(os.sched_getaffinity(0))
     writer = LogWriter(config, arguments.format, num_threads)
-    progress = _live_line(config.examples) if sys.stderr.isatty() else None
-    _report(writer.write(arguments.out, progress))
+    out = stream_of_progress()
+    with closing(LiveLine(out)) as line:
+        progress = _told(line, config.examples) if is_rich(out) else None
+        _report(writer.write(arguments.out, progress))
     needed = _flags_to_train(config, arguments.format)
     if needed:
         print(f"  'hps train' takes it with {needed}")
@@ -133,10 +138,9 @@ def _flags_to_train(config: GeneratorConfig, log_format: str) -> str:
     return ""
 
 
-def _live_line(total: int) -> Callable[[int], None]:
+def _told(line: LiveLine, total: int) -> Callable[[int], None]:
     def show(done: int) -> None:
-        end = "\n" if done == total else ""
-        print(f"\r{done:,} of {total:,} examples", end=end, file=sys.stderr, flush=True)
+        line.show(f"{done:,} of {total:,} examples", done / total)
 
     return show
 

@@ -16,11 +16,11 @@ from hps.cli.output import (
     JSON_HELP,
     check_out_path,
     checkpoint_name,
-    printable,
     stream_for_people,
     write_json,
 )
 from hps.common.json_text import Json, JsonView
+from hps.common.terminal import printable
 from hps.errors import ConfigError
 from hps.parameter_server.open_server import open as open_store
 from hps.parameter_server.stored_row import row_of

@@ -171,6 +171,11 @@ def _run(words: list[str], command: str | None) -> int:
         verb = getattr(options, "verb", None)
         parser.prog = " ".join(word for word in ("hps", command, verb) if word)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if getattr(options, "quiet", False):
+        from hps.cli.output import quiet
+
+        with quiet():
+            return int(options.run(options) or 0)
     return int(options.run(options) or 0)
 
 

@@ -17,13 +17,12 @@ from hps.cli.output import (
     JSON_HELP,
     check_out_path,
     checkpoint_name,
-    printable,
     stream_for_people,
     write_json,
 )
 from hps.cli.server_flags import add_server_flags, client_config
-from hps.cli.terminal import show_table
 from hps.common.json_text import Json, JsonView
+from hps.common.terminal import printable, show_table
 from hps.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -62,6 +62,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "--model", action="store_true", help="a whole model: the newest, or that of --checkpoint"
     )
     leave.add_argument("--no-state", action="store_true", help="leave out the optimizer state")
+    flags.add_quiet(leave)
     leave.set_defaults(run=run_export)
 
     enter = subparsers.add_parser(
@@ -94,6 +95,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         choices=ROW_DTYPES,
         help="of the weights of a table that is made; if not given, as the file says",
     )
+    flags.add_quiet(enter)
     enter.set_defaults(run=run_import)
 
 

@@ -4,8 +4,10 @@ Above it: the commands of hps.cli. Below it: nothing.
 """
 
 import argparse
+import io
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -58,9 +60,36 @@ def check_out_path(path: Path | None, flag: str = "--json") -> None:
         ) from error
 
 
+class _Silence(io.StringIO):
+    """Takes what a quiet command tells people, and drops it."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self.out = out  # what was standard output, which `--json -` still has
+
+    def write(self, text: str) -> int:
+        """Drops it."""
+        return len(text)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within it a command tells people nothing; errors and warnings go to standard error as ever,
+    and figures where --json has them."""
+    with redirect_stdout(_Silence(sys.stdout)):
+        yield
+
+
 def stream_for_people(path: Path | None) -> TextIO:
-    """Standard output, unless `--json -` wants it for itself: then standard error."""
-    return sys.stderr if str(path) == "-" else sys.stdout
+    """Standard output, unless `--json -` wants it for itself: then standard error. Nowhere of a
+    quiet command."""
+    is_quiet = isinstance(sys.stdout, _Silence)
+    return sys.stderr if str(path) == "-" and not is_quiet else sys.stdout
+
+
+def stream_of_progress() -> TextIO:
+    """Where a command tells how far it is: standard error, or nowhere of a quiet command."""
+    return sys.stdout if isinstance(sys.stdout, _Silence) else sys.stderr
 
 
 def write_json(path: Path | None, figures: object) -> None:
@@ -75,40 +104,13 @@ def write_json(path: Path | None, figures: object) -> None:
 
     text = json.dumps(_without_nan(figures), indent=2, sort_keys=True, default=str) + "\n"
     if str(path) == "-":
-        sys.stdout.write(text)
+        out = sys.stdout.out if isinstance(sys.stdout, _Silence) else sys.stdout
+        out.write(text)
         return
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(error.errno, f"--json {path}: {error.strerror}") from error
-
-
-def table_lines(rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> Iterator[str]:
-    """Lines with columns as wide as their widest cell; the first row is the head.
-
-    Args:
-        rows: of equally many cells.
-        right: names, in the head, of columns that are set to the right, as numbers are.
-
-    >>> list(table_lines([("name", "rows"), ("a", "10"), ("bcdef", "7")], ["rows"]))
-    ['name   rows', 'a        10', 'bcdef     7']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in right else cell.ljust(width)
-            for name, cell, width in zip(rows[0], row, widths, strict=True)
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def printable(text: str) -> str:
-    """A text as one line that any output takes; what users named may hold line ends, or no UTF-8.
-
-    >>> printable("day\\n1.tsv")
-    'day\\\\n1.tsv'
-    """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def checkpoint_name(text: str) -> str | int:

@@ -66,6 +66,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     )
     add_model_flags(parser)
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
+    flags.add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -84,6 +84,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     )
     add("--json", type=flags.path, metavar="OUT", help=JSON_HELP)
     add_server_flags(parser.add_argument_group("servers instead of a store"))
+    flags.add_quiet(parser)
     parser.set_defaults(run=run)
 
 

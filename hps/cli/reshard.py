@@ -36,6 +36,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     parser.add_argument(
         "--json", type=flags.path, metavar="FILE", help="write the figures to a file"
     )
+    flags.add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -61,6 +61,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         "names each damaged file and ends with status 1 if there is one.",
     )
     flags.add_store(verify)
+    flags.add_quiet(verify)
     verify.set_defaults(run=run_verify)
 
     checkpoints = subparsers.add_parser(
@@ -98,6 +99,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     compact.add_argument(
         "--table", type=flags.word, metavar="NAME", help="table to compact; all if not given"
     )
+    flags.add_quiet(compact)
     compact.set_defaults(run=run_compact)
 
 

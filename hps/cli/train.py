@@ -8,13 +8,14 @@ import argparse
 import re
 import shlex
 import sys
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from hps.checkpoint.names import text_of
 from hps.cli import flags
-from hps.cli.output import check_out_path, stream_for_people, write_json
+from hps.cli.output import check_out_path, stream_for_people, stream_of_progress, write_json
 from hps.cli.server_flags import client_config
 from hps.cli.train_flags import add_train_flags
 from hps.common.full_disk import is_full_disk
@@ -86,7 +87,8 @@ def _run_alone(arguments: argparse.Namespace, options: "TrainOptions", stops: "S
     from hps.train.progress import Progress
 
     check_out_path(arguments.json)
-    figures = train(options, Progress(arguments.progress_seconds), stops=stops)
+    with closing(Progress(arguments.progress_seconds, stream_of_progress())) as progress:
+        figures = train(options, progress, stops=stops)
     _report(arguments, figures)
     return _status(figures, tells=True)
 
@@ -134,8 +136,8 @@ def _run_rank(
             mark = RunMark(options.store, name_of_run(options, place))
         is_restart = mark is not None and mark.is_restart(world, place)
         options = options_of_rank(options, place, is_restart)
-        progress = Progress(arguments.progress_seconds) if is_first else None
-        figures = train(options, progress, world, mark, stops)
+        with closing(Progress(arguments.progress_seconds, stream_of_progress())) as progress:
+            figures = train(options, progress if is_first else None, world, mark, stops)
         world.close()
         # After a signal to one rank alone torchrun may start all of them anew: they go on.
         if mark is not None and not figures["stopped"]:

@@ -45,4 +45,5 @@ def _add_output_flags(group: flags.Flags) -> None:
         metavar="SECONDS",
         help="time between two live lines; 0: no live lines",
     )
+    flags.add_quiet(group)
     group.add_argument("--json", type=flags.path, metavar="OUT", help=JSON_HELP)

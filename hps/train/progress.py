@@ -1,7 +1,8 @@
 """The live line of a training run: examples a second, loss, AUC, and each tier's hit rate; the same
 figures go into the run's history.
 
-Above it: `hps.train.run`. Below it: `hps.metrics`, `hps.report.history`.
+Above it: `hps.train.run`. Below it: hps/common/terminal.py, `hps.metrics`,
+`hps.report.history`.
 """
 
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import torch
 
 from hps.common.json_text import Json, JsonView
+from hps.common.terminal import LiveLine
 from hps.metrics import BinaryMetrics
 from hps.report.history import TRAIN, VALID, History
 from hps.train.report import hit_rates
@@ -29,7 +31,7 @@ _MAX_SEEN = 256  # batches of a device that are held until they are measured
 
 
 class Progress:
-    """Writes a line every so often; on a terminal over the last one.
+    """Writes a line every so often; on a terminal over the last one, with a bar.
 
     Loss and AUC are those of the examples since the last line, before the model was trained on
     them. Of several ranks one writes: examples are those of all, the rest is its own.
@@ -43,12 +45,12 @@ class Progress:
         self._seconds = seconds
         self.history = History([])
         self._last: tuple[Totals, Callable[[], Json]] | None = None  # of the batch seen last
-        self._stream = stream or sys.stderr
+        self._line = LiveLine(stream or sys.stderr)
         self._metrics = BinaryMetrics()
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # not measured yet
         self._since = time.perf_counter()
         self._examples = 0
-        self._is_open = False
+        self._share: float | None = None  # that is done
         self._next_wait = 0.0  # seconds of a wait after which it is told
         self._course: Course | None = None
         self._begun: tuple[float, float] | None = None  # when, and the share that was done then
@@ -139,9 +141,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line of its own, whatever the seconds are: how the run begins."""
-        self._leave_line()
-        self._stream.write(f"hps: {line}\n")
-        self._stream.flush()
+        self._line.say(f"hps: {line}")
 
     def finish(self) -> None:
         """Leaves the line standing; the history has what came after it."""
@@ -150,12 +150,11 @@ class Progress:
             self._seconds, seconds = 0.0, self._seconds
             self._tell("", totals, stats())
             self._seconds = seconds
-        self._leave_line()
+        self.close()
 
-    def _leave_line(self) -> None:
-        if self._is_open:
-            self._stream.write("\n")
-            self._is_open = False
+    def close(self) -> None:
+        """Lets go of the terminal, however the run ends."""
+        self._line.close()
 
     def _where(self, position: JsonView, num_examples: int, now: float) -> str:
         """Epoch, share done and time left, as far as they are known."""
@@ -163,7 +162,7 @@ class Progress:
         if course is None:
             return ""
         parts = [course.where(position)]
-        share = course.share(position, num_examples)
+        self._share = share = course.share(position, num_examples)
         if share is not None:
             parts.append(f"{100 * share:.1f} %")
         if share is not None and self._begun is not None and share > self._begun[1]:
@@ -179,12 +178,7 @@ class Progress:
             f"{where}  {rate:,.0f}/s  loss {figures['logloss']:.4f}  "
             f"auc {figures['auc']:.4f}  hits: {tiers}"
         )
-        if self._stream.isatty():
-            self._stream.write(f"\r\x1b[K{line}")
-            self._is_open = True
-        else:
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
+        self._line.show(line, self._share)
 
 
 def format_time(seconds: float) -> str:

@@ -3,8 +3,12 @@
 Above it: pytest. Below it: hps/cli/completion.py. Without a shell its tests skip.
 """
 
+import os
+import pty
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,18 +68,43 @@ def test_bash_completes_files_and_folders(texts: dict[str, Path], tmp_path: Path
     assert "store.log" in files
 
 
-def test_zsh_takes_the_text_and_knows_every_command(texts: dict[str, Path]) -> None:
+def test_the_text_for_zsh_says_of_each_command_what_it_does(texts: dict[str, Path]) -> None:
     text = texts["zsh"].read_text()
     assert text.startswith("#compdef hps")
     for name, (_, what) in COMMANDS.items():
         shown = what.replace("'", "'\"'\"'")
         assert f"    {name}:'{shown}'\n" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"), [("hps resh", "hps reshard"), ("hps train --look", "--lookahead")]
+)
+def test_zsh_completes(typed: str, shown: str, texts: dict[str, Path], tmp_path: Path) -> None:
     zsh = shutil.which("zsh")
     if zsh is None:
         pytest.skip("no zsh: apt-get install zsh")
-    words = [zsh, "-f", "-c", f"autoload -U compinit; compinit -u -D; source {texts['zsh']}"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    (tmp_path / "_hps").write_text(texts["zsh"].read_text())
+    start = f"fpath=('{tmp_path}' $fpath); autoload -U compinit; compinit -u -D; PS1='re''ady>'\n"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(zsh, [zsh, "-f", "-i"], {"TERM": "dumb", "PATH": "/usr/bin:/bin"})
+    try:
+        os.write(terminal, start.encode())
+        _read_until(terminal, "ready>")
+        os.write(terminal, f"{typed}\t".encode())
+        _read_until(terminal, shown)
+    finally:
+        os.close(terminal)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _read_until(terminal: int, wanted: str) -> None:
+    said = ""
+    while wanted not in said:
+        ready, _, _ = select.select([terminal], [], [], 30)
+        assert ready, said
+        said += os.read(terminal, 4096).decode(errors="replace")
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,9 +33,9 @@ def test_each_command_has_a_page_with_its_flags(folder: Path) -> None:
         assert f"hps-{command} - {COMMANDS[command][1]}" in text
         for parser in parsers_of(parsers[f"hps {command}"]):
             for action in parser._actions:
-                shown = action.help is not argparse.SUPPRESS
-                missing = [flag for flag in action.option_strings if flag not in text]
-                assert not missing or not shown, (command, missing)
+                if not isinstance(action, argparse._HelpAction):
+                    missing = [flag for flag in action.option_strings if flag not in text]
+                    assert not missing, command
 
 
 def test_no_page_names_a_folder_of_the_machine_that_made_it(folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_man_shows_them_without_a_warning(folder: Path) -> None:
     if man is None:
         pytest.skip("no groff: apt-get install groff")
     for page in sorted((folder / "man").iterdir()):
-        words = [man, "-man", "-Tutf8", "-ww", "-rLL=100n", str(page)]
+        words = [man, "-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=100n", str(page)]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, (page.name, done.stderr)
         assert "NAME" in done.stdout and "hps" in done.stdout
