@@ -29,4 +29,13 @@ Status Corruption(const std::string& path, uint64_t offset, const std::string& w
   return Status(StatusCode::kCorruption, path + ": offset " + std::to_string(offset) + ": " + what);
 }
 
+Status NewerVersion(const std::string& path, uint32_t version, uint32_t oldest, uint32_t newest) {
+  std::string known = std::to_string(oldest);
+  if (newest != oldest) known += " to " + std::to_string(newest);
+  return Status(StatusCode::kConfig,
+                path + ": it has format version " + std::to_string(version) +
+                    ", and this hps reads " + known +
+                    ": a later version of hps wrote it; open it with that version or a newer one");
+}
+
 }  // namespace hps

@@ -23,6 +23,8 @@ bool ParseFileName(std::string_view name, std::string_view prefix, uint64_t* num
 
 // kCorruption: "<file>: offset <offset>: <what was expected and seen>".
 Status Corruption(const std::string& path, uint64_t offset, const std::string& what);
+// kConfig: a whole file of a format version beyond those that are read, `oldest` to `newest`.
+Status NewerVersion(const std::string& path, uint32_t version, uint32_t oldest, uint32_t newest);
 
 // Appends numbers and strings to a byte string.
 class Encoder {

@@ -49,6 +49,9 @@ Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
   if (Crc32c(0, bytes.data(), kCurrentBytes - 4) != in.Get<uint32_t>()) {
     return Corruption(path, 0, "the checksum of the file does not match its contents");
   }
+  if (magic == kCurrentMagic && version > kNarrowVersion) {
+    return NewerVersion(path, version, kFormatVersion, kNarrowVersion);
+  }
   const bool is_known = version >= kFormatVersion && version <= kNarrowVersion;
   if (magic != kCurrentMagic || !is_known) {
     return Corruption(path, 0,

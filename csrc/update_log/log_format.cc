@@ -53,4 +53,14 @@ bool DecodeLogFileHeader(std::string_view bytes, LogFileHeader* header) {
   return bytes.substr(0, kLogFileHeaderBytes) == EncodeLogFileHeader(*header);
 }
 
+uint32_t NewerLogVersion(std::string_view bytes) {
+  constexpr uint64_t kChecksumAt = kLogFileHeaderBytes - 4;
+  if (bytes.size() < kLogFileHeaderBytes || !bytes.starts_with(kLogFileMagic)) return 0;
+  Decoder version_in(bytes.substr(kLogFileMagic.size()));
+  const uint32_t version = version_in.Get<uint32_t>();
+  Decoder checksum_in(bytes.substr(kChecksumAt));
+  const bool is_whole = checksum_in.Get<uint32_t>() == Crc32c(0, bytes.data(), kChecksumAt);
+  return is_whole && version > kLogVersion ? version : 0;
+}
+
 }  // namespace hps

@@ -76,5 +76,8 @@ std::string UsedFilePath(const std::string& folder, uint64_t first);
 std::string EncodeLogFileHeader(const LogFileHeader& header);
 // False if that is not what the bytes are.
 bool DecodeLogFileHeader(std::string_view bytes, LogFileHeader* header);
+// The version that a header of a later version names; 0 of any other bytes. Later versions keep its
+// length, the place of the version and that of the checksum.
+uint32_t NewerLogVersion(std::string_view bytes);
 
 }  // namespace hps

@@ -3,6 +3,8 @@
 // Above it: log_mark.h. Below it: files/file_system and crc32c.
 #include "update_log/log_mark.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 #include "files/crc32c.h"
 
@@ -32,6 +34,9 @@ Status LogMarkFile::Open(FileSystem* files, const std::string& folder,
   const std::string_view slots = bytes;
   for (uint64_t at = 0; at < slots.size() && at < kMarkFileBytes; at += kSlotStride) {
     (void)opened->Decode(slots.substr(at, kSlotBytes));  // one may be torn; the other counts then
+  }
+  if (opened->newest_version_ > kLogVersion) {
+    return NewerVersion(opened->path_, opened->newest_version_, kLogVersion, kLogVersion);
   }
   *mark_file = std::move(opened);
   return Status::Ok();
@@ -100,7 +105,9 @@ bool LogMarkFile::Decode(std::string_view slot) {
   mark.number_synced = in.Get<uint64_t>();
   (void)in.Get<uint32_t>();
   if (Crc32c(0, slot.data(), kSlotBytes - 4) != in.Get<uint32_t>()) return false;
-  if (magic != kLogMarkMagic || version != kLogVersion || counter <= counter_) return false;
+  if (magic != kLogMarkMagic) return false;
+  newest_version_ = std::max(newest_version_, version);
+  if (version != kLogVersion || counter <= counter_) return false;
   identity_ = identity;
   mark_ = mark;
   counter_ = counter;

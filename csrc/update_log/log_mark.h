@@ -61,7 +61,8 @@ class LogMarkFile {
   std::unique_ptr<File> file_;
   LogIdentity identity_;
   LogMark mark_;
-  uint64_t counter_ = 0;  // of marks written; 0: none
+  uint64_t counter_ = 0;         // of marks written; 0: none
+  uint32_t newest_version_ = 0;  // of the format, of the slots that were read
 };
 
 }  // namespace hps

@@ -28,6 +28,8 @@ Status LogReader::Open(FileSystem* files, const std::string& path, uint64_t firs
   loaded_from_ = loaded_to_ = 0;
   const uint64_t header_bytes = std::min(size_, kLogFileHeaderBytes);
   HPS_RETURN_IF_ERROR(Load(0, header_bytes));
+  const uint32_t newer = NewerLogVersion({Bytes(0), header_bytes});
+  if (newer != 0) return NewerVersion(path, newer, kLogVersion, kLogVersion);
   *has_header = DecodeLogFileHeader({Bytes(0), header_bytes}, &header_) && header_.first == first;
   seed_ = LogFileSeed(header_.identity, first);
   offset_ = last_record_ = kLogFileHeaderBytes;
