@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
 .PHONY: build demo test chromium torture check proto pages wheel wheel-test format bench gpu native
-.PHONY: asan tsan clean
+.PHONY: asan tsan clean container-lint
 
 build:
 	@tools/bootstrap.sh
@@ -43,8 +43,11 @@ pages: build ## Man pages and the shells' completions, of the parsers: man/, com
 wheel: build ## dist/: the sdist, and a manylinux wheel for each Python from 3.11 on that is found.
 	@tools/wheels.sh
 
-wheel-test: wheel ## Installs each wheel without a compiler, trains, reads; the sdist builds alone.
+wheel-test: wheel ## Installs each wheel in an environment without a compiler, trains and reads.
 	$(PYTHON) -m pytest -m wheel tests/packages
+
+container-lint: build ## hadolint over deploy/Containerfile.
+	@tools/hadolint.sh
 
 format: build
 	ruff check --fix .
@@ -78,4 +81,5 @@ ctest --test-dir build/$(1) --no-tests=error --output-on-failure
 endef
 
 clean:
-	rm -rf .venv build dist out demo man completions *.egg-info hps/*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist out demo man completions *.egg-info hps/*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache

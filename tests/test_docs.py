@@ -39,10 +39,13 @@ DOCUMENTS += [
     "docs/tutorial.md",
     "docs/options.md",
 ]
+DOCUMENTS += ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/install.md"]
+DOCUMENTS += ["docs/compatibility.md", "docs/deployment.md", "docs/decisions/0044-wheels.md"]
 DOCUMENTS += ["docs/clients.md", "docs/cluster.md", "docs/cluster_format.md"]
 DOCUMENTS += ["docs/cluster_protocol.md", "docs/cluster_sizing.md"]
 PATH = re.compile(
-    r"`((?:hps|csrc|tests|tools|docs|examples|benchmarks)/[\w./]*|\w+\.(?:md|txt|py)|Makefile)`"
+    r"`((?:hps|csrc|tests|tools|docs|deploy|examples|benchmarks)/[\w./]*"
+    r"|\w+\.(?:md|txt|py)|Makefile)`"
 )
 
 

@@ -4,8 +4,9 @@
 # Above it: `make wheel`. Below it: setup.py, auditwheel. Every wheel is built from the unpacked
 # sdist, in an environment that has nothing of this checkout, so the sdist is complete. The core is
 # compiled once; each Python compiles the bindings. From 3.12 on one wheel serves all (abi3), built
-# with the oldest found. The module links to glibc and GCC's libraries alone, which each
-# system of its tag has, so auditwheel grafts nothing; CUDA's are CuPy's, loaded at run time. PYTHONS="python3.11 /path/to/python3.12" chooses the interpreters.
+# with the oldest found. The module links to glibc and GCC's libraries alone, which each system of
+# its tag has, so auditwheel grafts nothing; CUDA's are CuPy's, loaded at run time.
+# PYTHONS="python3.11 /path/to/python3.12" chooses the interpreters.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
