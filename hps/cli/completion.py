@@ -24,7 +24,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         'may be, files and folders. For bash: eval "$(hps completion bash)" in ~/.bashrc; for zsh: '
         "hps completion zsh > FOLDER/_hps, with a FOLDER of $fpath. docs/install.md says more.",
     )
-    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash or zsh")
     parser.set_defaults(run=run)
 
 
