@@ -126,12 +126,11 @@ class LiveLine:
 def _new_bar(out: TextIO) -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
-    from rich.table import Column
 
     # Drawn when there is something new: a thread that draws would take its time from training.
     return Progress(
         BarColumn(bar_width=12),
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", markup=False),
         console=Console(file=out),
         auto_refresh=False,
         redirect_stdout=False,

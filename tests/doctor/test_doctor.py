@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps/doctor, hps/cli/doctor.py.
 import errno
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,9 +163,9 @@ def test_a_disk_without_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
     mounts = (
-        "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
-        "23 22 8:2 / /data rw - xfs /dev/sdb rw\n"
         "24 23 0:9 / /data/my\\040ram rw shared:1 - tmpfs tmpfs rw\n"
+        "23 22 8:2 / /data rw - xfs /dev/sdb rw\n"
+        "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
     )
     root = lay(tmp_path, {"proc/self/mountinfo": mounts})
     assert file_system_of(Path("/data/my ram/store"), root) == "tmpfs"
@@ -183,6 +184,41 @@ def test_a_driver_without_cupy_says_what_to_install(
     assert found[0].figures["driver"] == "580.65.06"
     for name in ("GPU", "CuPy", "NVRTC"):
         assert named(found, name).state == NOTE and "hps-ctr[cuda]" in named(found, name).use
+
+
+def fake_cupy(count: int, error: type[Exception] | None = None) -> SimpleNamespace:
+    def num_devices() -> int:
+        if error is not None:
+            raise error("no device")
+        return count
+
+    about = {"name": b"GPU Model", "totalGlobalMem": 80 * 2**30, "major": 9, "minor": 0}
+    runtime = SimpleNamespace(
+        CUDARuntimeError=RuntimeError,
+        getDeviceCount=num_devices,
+        getDeviceProperties=lambda number: about,
+    )
+    return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+
+
+@pytest.mark.parametrize(
+    ("cupy", "state", "said"),
+    [
+        (fake_cupy(2), OK, "GPU Model, 80 GiB, sm_90; GPU Model, 80 GiB, sm_90; driver 580.65"),
+        (fake_cupy(0), NOTE, "CUDA_VISIBLE_DEVICES"),
+        (fake_cupy(1, RuntimeError), PROBLEM, "CUDA refuses it, so --gpu does not work"),
+    ],
+)
+def test_gpus_are_told_as_cupy_sees_them(
+    cupy: SimpleNamespace, state: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy is a stand-in here: no test has seen a real one."""
+    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\n"
+    root = lay(tmp_path, {"proc/driver/nvidia/version": line})
+    monkeypatch.setattr("hps.doctor.device.version_of", lambda *names: "13.6")
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    found = named(find_device(root), "GPU")
+    assert found.state == state and said in f"{found.found} {found.use}"
 
 
 def test_a_package_that_hps_needs_and_that_is_old_or_missing_is_a_problem(
