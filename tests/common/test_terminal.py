@@ -55,7 +55,7 @@ def tell(out: TextIO) -> None:
     line = LiveLine(out)
     line.show("1,000 examples  loss 0.5", 0.25)
     line.say("hps: validation")
-    line.show("2,000 examples  loss [0.4]", 0.5)
+    line.show("2,000 examples  loss [red]0.4", 0.5)
     line.show("3,000 examples")
     line.close()
     line.close()
@@ -65,13 +65,13 @@ def test_live_lines_are_plain_lines_where_no_terminal_is() -> None:
     out = io.StringIO()
     tell(out)
     assert out.getvalue() == (
-        "1,000 examples  loss 0.5\nhps: validation\n2,000 examples  loss [0.4]\n3,000 examples\n"
+        "1,000 examples  loss 0.5\nhps: validation\n2,000 examples  loss [red]0.4\n3,000 examples\n"
     )
 
 
 def test_a_live_line_has_a_bar_and_gives_the_cursor_back() -> None:
     said = on_terminal(tell)
-    assert "━" in said and "loss [0.4]" in said and "hps: validation" in said
+    assert "━" in said and "loss [red]0.4" in said and "hps: validation" in said
     assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 2
     assert said.index("1,000 examples") < said.index("hps: validation") < said.index("2,000")
 
