@@ -110,6 +110,8 @@ def read_columns(body: bytes) -> dict[str, list[Any]]:
             '{"inputs": {"C1": ["05db9164", ...], ...}}, a list for each column'
         )
     names = list(dict.fromkeys(name for one in instances for name in one))
+    if instances and not names:
+        raise invalid("instances: no example names a column; GET /v2/models/NAME lists the inputs")
     return {name: [one.get(name) for one in instances] for name in names}
 
 

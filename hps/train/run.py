@@ -27,6 +27,7 @@ from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
 from hps.train.following import Following
 from hps.train.loop import TrainingLoop
+from hps.train.loss_advice import advice_on_loss
 from hps.train.opening import open_log, open_new
 from hps.train.options import TrainOptions
 from hps.train.progress import Progress
@@ -162,6 +163,8 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             publisher.finish()
             progress.finish()
             figures |= run_figures.to_dict(ended)
+            for line in advice_on_loss(figures["run_logloss"]):
+                progress.say(line)
             figures |= {"published": publisher.done, "publish_error": publisher.error}
             add_end_figures(figures, server, begun.trainer, options, context)
     except TestFailed as failure:  # the ranks are out of step: nothing more is asked of them

@@ -13,6 +13,7 @@ from hps.errors import HpsError
 from hps.options.data import EPOCH
 from hps.reader.files import find_files
 from hps.train.evaluate import evaluate_model
+from hps.train.loss_advice import remark_on_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,7 @@ class Validation:
     def _say(self, entry: Json, *, is_best: bool) -> None:
         since = self.evaluations.num_since_best(self._options.best_by)
         best = "the best so far" if is_best else f"{since} after the best"
-        line = f"validation {format_entry(entry)}  {best}"
+        line = f"validation {format_entry(entry)}  {best}{remark_on_figures(entry)}"
         self._context.progress.validated(entry, line)
 
 

@@ -125,6 +125,7 @@ def test_examples_by_feature_name_in_plain_json(models: Models) -> None:
         columns = {name: [one.get(name) for one in examples] for name in examples[1]}
         assert local.ask(path, {"inputs": columns}) == (200, expected)
         for wrong, says in (
+            ({"instances": [{}]}, "no example names a column"),
             ({"instances": []}, "1 to 4,096 examples, and this one 0"),
             ({"instances": [1]}, "an object for each example"),
             ({}, "give {"),
