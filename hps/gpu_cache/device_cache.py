@@ -197,6 +197,7 @@ class DeviceCache(DeviceRows):
                 self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
                 args = plan.args("CommitEntry", bound=num_missing, victims=victims.data_ptr())
                 launch("CommitEntry", args, num_missing)
+                args["victims"] = 0  # the plan's other kernels are given the same struct
                 # Refused or not: what was found before may have moved, for all the host knows.
                 self.epoch += 1
             plan.epoch = self.epoch
