@@ -58,7 +58,7 @@ bench: build ## All benchmarks, as benchmarks/results/ was made.
 	mkdir -p out
 	$(PYTHON) -m benchmarks.run all --json out/bench.json
 
-gpu: ## On a machine with a GPU: build, tests, memory checker, benchmarks; results in $OUT or out/.
+gpu: ## On a machine with a GPU: build, tests, steps, verbs, sanitizers; results in $OUT or out/.
 	@tools/gpu.sh
 
 # The module's own build folder, so that the core is compiled once.

@@ -15,7 +15,7 @@ from hps.common.json_text import Json
 from hps.config import MAX_DEPTH, MAX_LOOKAHEAD
 from hps.errors import ConfigError, PendingGradientError
 from hps.nn.gradients import pending_of
-from hps.pipeline.clock import StageClock
+from hps.pipeline.clock import StageClock, ranges_of
 from hps.pipeline.flow import Flow, FlowStopped
 from hps.pipeline.invariants import require
 from hps.pipeline.prepared import Ended, Failed, Prepared
@@ -113,7 +113,7 @@ class Pipeline:
         self._ranks = server.ranks
         self._pending = pending_of(server)
         self._trace = trace
-        self._clock = StageClock(trace)
+        self._clock = StageClock(trace, ranges_of(server.device))
         self._work = self._work_type(batches, server, self._clock, accumulate, wants=lookahead > 0)
         self._stages: PreparedBatches | None = None
         self._last: Failed | Ended | None = None  # what came instead of another batch

@@ -10,7 +10,7 @@ hps's own, over a `torch.cuda` of stand-ins.
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ class StreamDevice(HostDevice):
         self.left_out = left_out
         self.num_left_out = 0
         self.num_written_back = 0  # for who runs it to note
+        self.ranges = FakeRanges()
         self._numbers = itertools.count(1)
         self._own = threading.local()
         self._const = _const_pointers(_C.gpu_kernel_source())
@@ -178,6 +179,22 @@ def _const_pointers(source: str) -> set[tuple[str, str]]:
     return found
 
 
+class FakeRanges:
+    """As torch.cuda.nvtx; keeps how deep each thread is, and what has been named."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, str]] = []  # a thread and what it did
+        self.open: dict[str, int] = {}
+
+    def range_push(self, msg: str) -> None:
+        thread = threading.current_thread().name
+        self.open[thread] = self.open.get(thread, 0) + 1
+        self.names.append((thread, msg))
+
+    def range_pop(self) -> None:
+        self.open[threading.current_thread().name] -= 1
+
+
 class FakeStream:
     """As torch.cuda.Stream."""
 
@@ -263,12 +280,13 @@ def as_torch_cuda(device: StreamDevice, monkeypatch: pytest.MonkeyPatch) -> None
             if not device.is_left_out(f"{called_from()}: record_stream: {block.name}"):
                 device.streams.record(block.start, stream.number)
 
-    fakes: dict[str, Callable[..., Any]] = {
+    fakes: dict[str, Any] = {
         "Event": lambda: FakeEvent(device),
         "Stream": lambda *_: FakeStream(device),
         "current_stream": lambda *_: device.current(),
         "stream": device.on,
         "device": lambda *_: nullcontext(),
+        "nvtx": device.ranges,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)

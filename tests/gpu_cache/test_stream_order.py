@@ -128,6 +128,13 @@ def test_what_a_pipeline_queues_on_its_streams_is_in_order(
     # that other streams had worked on.
     assert device.num_written_back > 100
     assert streams.num_crossings > 500 and streams.num_used_elsewhere > 10
+    # Each stage's work is a range of NVTX in its own thread, and every range has an end.
+    stages = {(name.split()[1], thread) for thread, name in device.ranges.names}
+    assert stages == {
+        ("network", "hps network"), ("fetch", "hps fetch"), ("copy", "hps copy"),
+        ("compute", "MainThread"),
+    }  # fmt: skip
+    assert not any(device.ranges.open.values()), device.ranges.open
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""The device's kernels take the same slots and bits in every order of lanes, groups and warps.
+
+Above it: pytest. Below it: simt_grid.py, cache_pair.py. Lanes are parted at any access of memory,
+warps are left alone for long, and one is not run before all others are done: no kernel may need
+the progress of another warp.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
+from tests.gpu_cache.cache_pair import CachePair, take_step
+from tests.gpu_cache.host_device import AskedCache
+from tests.gpu_cache.simt_grid import (
+    SEEDED,
+    STARVING,
+    WARP_BY_WARP,
+    Grid,
+    GridDevice,
+    find_compiler,
+)
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no g++ here")
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    """The kernels, built once."""
+    return Grid()
+
+
+@pytest.mark.parametrize("order", [WARP_BY_WARP, SEEDED, STARVING])
+def test_every_order_takes_the_slots_and_bits_of_the_host_build(grid: Grid, order: int) -> None:
+    device = GridDevice(grid, order, seed=1000 * order)
+    failures = Failures(device)
+
+    def make(options: dict[str, Any]) -> DeviceCache:
+        return AskedCache(device, failures, options)
+
+    pair = CachePair(hps.RowWiseAdagrad(lr=0.1), 6, 2, make, seed=3)
+    for step in range(STEPS):
+        take_step(pair, step)
+    stats = pair.caches[0].stats()
+    assert stats["evictions"] and stats["write_backs"], stats
+    pair.finish()
+    launched = {name for name, _ in device.launches}
+    assert {"PlaceKey", "PlaceBucket", "CommitEntry", "SumRun", "ApplyRowWiseAdagrad"} <= launched
+
+
+def deduplicate(device: GridDevice, **changes: Any) -> Any:
+    """PlaceKey over keys [200] of 50 kinds; the table of positions [512], and the keys."""
+    keys = np.random.default_rng(5).integers(0, 50, 200).astype(np.uint64)
+    table = np.full(512, 0xFFFFFFFF, np.uint32)
+    places = np.zeros(200, np.uint32)
+    args = device.args.new("PlaceKey")
+    batch = args["batch"]
+    batch["keys"], batch["num_occurrences"] = keys.ctypes.data, len(keys)
+    batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
+    batch["places"] = places.ctypes.data
+    for name, value in changes.items():
+        batch[name] = value
+    with device.order().verb():
+        device.launch("PlaceKey", args, len(keys))
+    device.work_off(device.num_queued)
+    return keys, table
+
+
+@pytest.mark.parametrize("order", [SEEDED, STARVING])
+def test_lanes_that_race_for_an_entry_leave_each_key_its_first_position(
+    grid: Grid, order: int
+) -> None:
+    firsts = None
+    for seed in range(20):
+        keys, table = deduplicate(GridDevice(grid, order, seed))
+        found = np.sort(table[table != 0xFFFFFFFF])
+        if firsts is None:
+            firsts = np.sort(np.unique(keys, return_index=True)[1])
+        assert np.array_equal(found, firsts), seed
+
+
+def test_the_same_seed_gives_the_same_order(grid: Grid) -> None:
+    counts = []
+    for seed in (1, 1, 2, 3, 4):
+        device = GridDevice(grid, SEEDED, seed)
+        deduplicate(device)
+        counts.append(dict(device.counts["PlaceKey"]))
+    assert counts[0] == counts[1]
+    assert len({str(one) for one in counts}) > 1, "all seeds gave one order"
+
+
+def test_a_lane_that_waits_for_ever_is_told(grid: Grid) -> None:
+    """A table without a free entry: what would be a hang on a device."""
+    device = GridDevice(grid, SEEDED)
+    full = np.zeros(1, np.uint32)  # holds position 0 and has room for no other key
+    with pytest.raises(AssertionError, match="PlaceKey does not end"):
+        deduplicate(device, id_table=full.ctypes.data, id_mask=0)
