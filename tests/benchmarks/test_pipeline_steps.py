@@ -10,7 +10,7 @@ from benchmarks.gpu_cache.pipeline_steps import CASES, main
 
 
 def test_steps_are_timed_by_stage_and_profiled(tmp_path: Path) -> None:
-    words = "--tables 2 --rows 3000 --dim 8 --examples 64 --steps 4".split()
+    words = ["--tables", "2", "--rows", "3000", "--dim", "8", "--examples", "64", "--steps", "4"]
     found = main([*words, "--json", str(tmp_path / "s.json"), "--profile", str(tmp_path)])
     assert json.loads((tmp_path / "s.json").read_text()) == found
     assert tuple(one["case"] for one in found) == CASES

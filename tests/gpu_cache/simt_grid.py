@@ -19,7 +19,15 @@ from tests.gpu_cache.host_device import HostDevice
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "tests" / "native" / "grid"
-_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-ffp-contract=off", f"-I{_ROOT / 'csrc'}", f"-I{_FOLDER}"]
+_FLAGS = [
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-U_FORTIFY_SOURCE",
+    f"-I{_ROOT / 'csrc'}",
+    f"-I{_FOLDER}",
+]
 # What the kernels' text alone is compiled with: a call at every access of memory.
 _NOTED = ["-fsanitize=thread", "-fno-tree-vectorize", "-Wno-psabi"]
 WARP_BY_WARP, SEEDED, STARVING = range(3)

@@ -67,3 +67,9 @@ def test_a_floor_is_its_arithmetic() -> None:
         "pool": 64 + 4 + 36 + 18,
         "push": 4 + 18 + 4 + 96,
     }
+
+
+def test_a_gathers_sectors_are_those_of_its_rows() -> None:
+    """A warp's eight groups of four lanes write eight rows; each sector of 32 bytes once."""
+    for dim, verbs in read_record().items():
+        assert verbs["pull"]["kernels"]["Gather"]["sectors_written"] == OCCURRENCES * int(dim) / 8

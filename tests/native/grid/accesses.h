@@ -2,8 +2,8 @@
 // sectors of 32 bytes the instructions of whole warps touch.
 //
 // Above it: grid.cc, hooks.cc. Below it: nothing. An instruction is known by its place in the code
-// and how often the lane has come by it within an item. What the compiler has split into neighbouring
-// parts of 16 aligned bytes is taken as one access, as a device's compiler has it.
+// and how often the lane has come by it within an item. What the compiler has split into
+// neighbouring parts of 16 aligned bytes is taken as one access, as a device's compiler has it.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace grid {
 
 enum Kind : int { kRead = 0, kWrite = 1, kAtomic = 2 };
 
-// Of counts[]: sectors by kind, instructions by kind (a warp's), sectors that differ within a warp's
-// turn (those items that its groups work on together) by kind, instructions that some lanes with an
-// item miss.
+// Of counts[]: sectors by kind, instructions by kind (a warp's), sectors that differ within a
+// warp's turn (those items that its groups work on together) by kind, instructions that some lanes
+// with an item miss.
 inline constexpr int kSectors = 0, kInstructions = 3, kDistinct = 6, kDivergent = 9;
 inline constexpr int kNumCounts = 10;
 
@@ -33,7 +33,9 @@ struct Access {
 
 class Accesses {
  public:
-  void Clear() {
+  // None yet; no more than `most` are kept.
+  void Clear(size_t most) {
+    most_ = most;
     all_.clear();
     seen_.clear();
     item_ = -1;
@@ -59,6 +61,7 @@ class Accesses {
       other.end = std::max(other.end, end);
       return;
     }
+    if (all_.size() >= most_) return;
     all_.push_back({item_, kind, place, NumberOf(place), address, end});
   }
 
@@ -74,7 +77,7 @@ class Accesses {
   std::vector<Access> all_;
   std::vector<std::pair<uint64_t, int32_t>> seen_;
   int32_t item_ = -1;
-  size_t fresh_ = 0;
+  size_t fresh_ = 0, most_ = 0;
 };
 
 // Sectors of accesses [begin, end), sorted, each once.
@@ -105,7 +108,8 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
     std::stable_sort(all.begin(), all.end(),
                      [](const Access& a, const Access& b) { return a.key() < b.key(); });
     for (auto at = all.begin(); at != all.end();) {
-      const auto end = std::find_if(at, all.end(), [&](const Access& a) { return a.key() != at->key(); });
+      const auto end =
+          std::find_if(at, all.end(), [&](const Access& a) { return a.key() != at->key(); });
       counts[kSectors + at->kind] += static_cast<int64_t>(SectorsOf(at, end).size());
       ++counts[kInstructions + at->kind];
       counts[kDivergent] += at->item >= 0 && end - at < with_item[static_cast<size_t>(at->item)];

@@ -1,4 +1,5 @@
-// What a kernel's text sees of a grid of emulated warps: where its lane is, and the warp primitives.
+// What a kernel's text sees of a grid of emulated warps: where its lane is, and the warp
+// primitives.
 //
 // Above it: kernels.cc, which is compiled with every access of memory instrumented. Below it:
 // grid.cc, which runs the lanes.

@@ -17,18 +17,18 @@
 namespace hps {
 namespace {
 
-#define HPS_GRID_KERNEL(Name, Body, Args, kLanes)                                   \
-  void Run##Name(const void* words, int64_t count) {                                \
-    Args args;                                                                      \
-    std::memcpy(&args, words, sizeof(args));                                        \
-    const DeviceGroup<kLanes> group;                                                \
-    const int64_t threads = ::grid::BlockSize().x;                                  \
-    const int64_t stride = ::grid::GridSize().x * threads / kLanes;                 \
-    int64_t i = (::grid::Block().x * threads + ::grid::Thread().x) / kLanes;        \
-    for (; i < count; i += stride) {                                                \
-      ::grid::BeginItem();                                                          \
-      Body(group, args, i);                                                         \
-    }                                                                               \
+#define HPS_GRID_KERNEL(Name, Body, Args, kLanes)                            \
+  void Run##Name(const void* words, int64_t count) {                         \
+    Args args;                                                               \
+    std::memcpy(&args, words, sizeof(args));                                 \
+    const DeviceGroup<kLanes> group;                                         \
+    const int64_t threads = ::grid::BlockSize().x;                           \
+    const int64_t stride = ::grid::GridSize().x * threads / kLanes;          \
+    int64_t i = (::grid::Block().x * threads + ::grid::Thread().x) / kLanes; \
+    for (; i < count; i += stride) {                                         \
+      ::grid::BeginItem();                                                   \
+      Body(group, args, i);                                                  \
+    }                                                                        \
   }
 HPS_GPU_KERNELS(HPS_GRID_KERNEL)
 
@@ -37,8 +37,7 @@ HPS_GPU_KERNELS(HPS_GRID_KERNEL)
 
 namespace grid {
 
-#define HPS_GRID_ENTRY(Name, Body, Args, kLanes) \
-  {#Name, sizeof(hps::Args), kLanes, hps::Run##Name},
+#define HPS_GRID_ENTRY(Name, Body, Args, kLanes) {#Name, sizeof(hps::Args), kLanes, hps::Run##Name},
 const Kernel kKernels[] = {HPS_GPU_KERNELS(HPS_GRID_ENTRY)};
 const int kNumKernels = sizeof(kKernels) / sizeof(kKernels[0]);
 
