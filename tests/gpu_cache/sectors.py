@@ -114,9 +114,10 @@ class Batch:
         options = cache_options(optimizer, dim, capacity_of(optimizer, dim, 2 * _DRAWN_FROM // 64))
         self.cache = DeviceCache(self.device, Failures(self.device), options)
         random = np.random.default_rng(7)
-        self.keys = torch.from_numpy(random.integers(0, _DRAWN_FROM, OCCURRENCES))
+        # Copies, for torch's memory begins with a sector, and numpy's need not.
+        self.keys = torch.from_numpy(random.integers(0, _DRAWN_FROM, OCCURRENCES)).clone()
         cuts = np.sort(random.integers(0, OCCURRENCES + 1, BAGS - 1))
-        self.offsets = torch.from_numpy(np.array([0, *cuts, OCCURRENCES]))
+        self.offsets = torch.from_numpy(np.array([0, *cuts, OCCURRENCES])).clone()
         self.rows = torch.zeros(OCCURRENCES, dim)
         self.bags = torch.zeros(BAGS, dim)
         self.grads = torch.ones(BAGS, dim)

@@ -88,7 +88,8 @@ def test_the_same_seed_gives_the_same_order(grid: Grid) -> None:
     for seed in (1, 1, 2, 3, 4):
         device = GridDevice(grid, SEEDED, seed)
         deduplicate(device)
-        counts.append(dict(device.counts["PlaceKey"]))
+        found = device.counts["PlaceKey"]  # sectors depend on where numpy's memory begins
+        counts.append([found[name] for name in ("reads", "writes", "atomics", "divergent")])
     assert counts[0] == counts[1]
     assert len({str(one) for one in counts}) > 1, "all seeds gave one order"
 
