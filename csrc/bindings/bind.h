@@ -13,6 +13,7 @@ void BindGpuKernels(nanobind::module_& module);
 void BindLifeRules(nanobind::module_& module);
 void BindRecords(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);
+void BindStepInputs(nanobind::module_& module);
 void BindTableBatch(nanobind::module_& module);
 void BindSpace(nanobind::module_& module);
 void BindTurn(nanobind::module_& module);
