@@ -1,6 +1,6 @@
 """Types of the native module; csrc/bindings/ defines it, one section a component."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -222,6 +222,7 @@ _Values = Any  # the same: float32, bfloat16, or of numpy its bits as int16
 
 class TableCounts:
     def __init__(self, num_tables: int) -> None: ...
+    def steps(self, table: int) -> int: ...
     def take(self) -> list[tuple[int, float]]: ...
 
 class RowOverlay:
@@ -230,7 +231,12 @@ class RowOverlay:
     dim: Final[int]
 
 class TableBatch:
-    def __init__(self, caches: list[DramCache] | list[GpuCache], counts: TableCounts) -> None: ...
+    def __init__(
+        self,
+        caches: list[DramCache] | list[GpuCache],
+        counts: TableCounts,
+        names: tuple[str, ...],
+    ) -> None: ...
     # Tensors or arrays; of features the fields of hps.Ids.
     def take_parts(self, features: list[Any], num_examples: int) -> None: ...
     def take_joint(
@@ -251,10 +257,15 @@ class TableBatch:
     def pool_over(
         self, table: int, overlay: RowOverlay, values: _Float32s, places: TablePlaces, out: _Values
     ) -> None: ...
-    def sum(
-        self, places: TablePlaces, grads: _Values, rates: list[float], labels: _UInt8s | None = None
-    ) -> tuple[int, int]: ...
-    def apply(self, rates: list[float]) -> None: ...
+    def step(
+        self,
+        places: TablePlaces,
+        grads: _Values,
+        rates: dict[str, float],
+        labels: _UInt8s | None,
+        deciding: Callable[[], list[Callable[[], None]]] | None,
+        applied: Callable[[], object] | None,
+    ) -> tuple[int, int] | None: ...
     def release(self) -> None: ...
     def plan(self, table: int) -> BatchPlan | GpuPlan: ...
     def keys(self, table: int) -> _UInt64s: ...
@@ -265,6 +276,10 @@ class TableBatch:
     are_refused: Final[list[bool]]
     def take_back_hits(self, table: int) -> None: ...
 
+def find_ids(features: Mapping[str, Any], tables: tuple[str, ...]) -> tuple[list[Any], bool]: ...
+def give_rates(
+    groups: list[dict[str, Any]], known: list[float], rates: dict[str, float]
+) -> bool: ...
 def copy_by_bag(pool: ThreadPool, grads: _Float32s, out: _Float32s) -> None: ...
 def row_layout(
     kind: str, dim: int, statistics: bool = False, narrow: bool = False

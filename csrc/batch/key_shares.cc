@@ -149,13 +149,15 @@ void KeyShares::Prepare(int owner, KeyShare* share) {
   share->id_mask = 0;
 }
 
-// Makes the id table as large as the batch before wanted it, or twice as large as it is.
+// Makes the id table as large as the batch before wanted it, or twice as large as it is; but of few
+// keys no larger than they can want, for it is cleared, and takes its place in the near caches.
 void KeyShares::GrowIdTable(int owner, KeyShare* share) {
   Memory& memory = memories_[owner];
-  const uint64_t entries =
-      share->id_mask != 0
-          ? 2 * (share->id_mask + 1)
-          : PowerOfTwoFrom(std::max(kMinIdTable, static_cast<uint64_t>(4 * memory.last_unique)));
+  const auto most = static_cast<uint64_t>(std::max<int64_t>(4 * num_occurrences_, 64));
+  const auto expected = static_cast<uint64_t>(4 * memory.last_unique);
+  const uint64_t entries = share->id_mask != 0
+                               ? 2 * (share->id_mask + 1)
+                               : PowerOfTwoFrom(std::min(most, std::max(kMinIdTable, expected)));
   share->id_table = memory.id_table.Reserve(static_cast<int64_t>(entries));
   share->id_mask = entries - 1;
   share->most_unique = static_cast<int64_t>(entries - entries / 8);

@@ -81,6 +81,7 @@ class Numbering {
     num_kept_ = waiting + CompressOwned(keys, length, first, share_->owned_parts, keys_ + waiting,
                                         hashes_ + waiting,
                                         share_->scan_positions + share_->num_occurrences + waiting);
+    __builtin_memset(hashes_ + num_kept_, 0, kAhead * sizeof(uint64_t));
     return share_->num_unique + num_kept_ <= share_->most_unique;
   }
 
@@ -155,9 +156,10 @@ class Numbering {
   KeyShare* const share_;
   int num_kept_ = 0;
   int next_ = 0;
-  // What is behind the last one is only prefetched.
-  uint64_t keys_[kChunk + 2 * kAhead] = {};
-  uint64_t hashes_[kChunk + 2 * kAhead] = {};
+  uint64_t keys_[kChunk + 2 * kAhead];
+  // Behind the last one are zeros, which are only prefetched. Not all of both arrays is cleared: of
+  // few keys that would be most of the work.
+  uint64_t hashes_[kChunk + 2 * kAhead];
 };
 
 // Numbers the thread's share of keys[count], calling after() whenever some more have their number;

@@ -14,6 +14,7 @@ void BindLifeRules(nanobind::module_& module);
 void BindMachine(nanobind::module_& module);
 void BindRecords(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);
+void BindStepInputs(nanobind::module_& module);
 void BindTableBatch(nanobind::module_& module);
 void BindSpace(nanobind::module_& module);
 void BindTurn(nanobind::module_& module);

@@ -35,6 +35,7 @@ NB_MODULE(_C, module) {
   hps::BindShardPlan(module);
   hps::BindSpace(module);
   hps::BindSsdStore(module);
+  hps::BindStepInputs(module);
   hps::BindTableBatch(module);
   hps::BindTurn(module);
   hps::BindUpdateLog(module);

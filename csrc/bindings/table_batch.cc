@@ -147,7 +147,10 @@ class UnlockedIfLong {
 // A batch, and the arrays that it has not copied yet.
 class Handle {
  public:
-  Handle(const nb::list& caches, TableCounts* counts) : batch_(RowsOf(caches, *counts), counts) {}
+  Handle(const nb::list& caches, TableCounts* counts, const nb::tuple& names)
+      : batch_(RowsOf(caches, *counts), counts), names_(names) {
+    CheckShape(names.size() == caches.size(), "a name of each table is needed");
+  }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
@@ -297,30 +300,38 @@ class Handle {
     batch_.PoolOver(table, *overlay, values.data(), places.tables[table], places.width, pooled);
   }
 
-  // The first table with a culprit and which key it is, or (-1, -1).
-  std::pair<int64_t, int64_t> Sum(const TablePlaces& places, nb::handle given,
-                                  const std::vector<float>& rates,
-                                  const std::optional<Vector<const uint8_t>>& labels) {
+  // A step, unless a row is not in place, which is None. The first table with a culprit and which
+  // key it is, and then nothing is applied; or (-1, -1). Calls what deciding() returns right before
+  // the rows change, and applied() right after; either may be None.
+  std::optional<std::pair<int64_t, int64_t>> Step(
+      const TablePlaces& places, nb::handle given, const nb::dict& rates,
+      const std::optional<Vector<const uint8_t>>& labels, const nb::object& deciding,
+      const nb::object& applied) {
     const TensorView gradients = GradientsOf(given);
     CheckPlans();
     CheckPlaces(places, gradients);
-    CheckRates(rates);
+    ReadRates(rates);
     CheckShape(gradients.shape(0) * gradients.shape(1) >> 32 == 0,
                "fewer than 2^32 gradients are needed");
     CheckShape(!labels || labels->size() == static_cast<size_t>(batch_.num_examples()),
                "uint8 labels [B] are needed");
     const GradientValues values = GradientValuesOf(gradients);
     const uint8_t* flags = labels ? labels->data() : nullptr;
-    const UnlockedIfLong unlocked(num_keys_);
-    batch_.Sum(places.tables, places.width, values, flags, rates);
+    {
+      const UnlockedIfLong unlocked(num_keys_);
+      batch_.Find();
+      if (!IsWhole()) return {};
+      batch_.Sum(places.tables, places.width, values, flags, rates_);
+      if (Culprit().first >= 0) return Culprit();
+      if (deciding.is_none()) batch_.Apply(rates_);
+    }
+    if (!deciding.is_none()) {
+      for (const nb::handle decide : nb::list(deciding())) decide();
+      const UnlockedIfLong unlocked(num_keys_);
+      batch_.Apply(rates_);
+    }
+    if (!applied.is_none()) applied();
     return Culprit();
-  }
-
-  void Apply(const std::vector<float>& rates) {
-    CheckPlans();
-    CheckRates(rates);
-    const UnlockedIfLong unlocked(num_keys_);
-    batch_.Apply(rates);
   }
 
   void Release() {
@@ -415,8 +426,17 @@ class Handle {
     CheckShape(overlay == nullptr || overlay->dim() == batch_.rows(table)->layout().dim,
                "rows of the table's dim are needed");
   }
-  void CheckRates(const std::vector<float>& rates) const {
-    CheckShape(rates.size() == batch_.num_tables(), "a learning rate a table is needed");
+  // The learning rate of each table, by its name.
+  void ReadRates(const nb::dict& rates) {
+    rates_.resize(batch_.num_tables());
+    for (size_t table = 0; table < rates_.size(); ++table) {
+      PyObject* const name = nb::handle(names_[table]).ptr();
+      PyObject* const rate = PyDict_GetItemWithError(rates.ptr(), name);
+      if (rate == nullptr && PyErr_Occurred() == nullptr) PyErr_SetObject(PyExc_KeyError, name);
+      const double value = rate == nullptr ? -1.0 : PyFloat_AsDouble(rate);
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      rates_[table] = static_cast<float>(value);
+    }
   }
 
   bool IsWhole() const {
@@ -434,8 +454,10 @@ class Handle {
   }
 
   TableBatch batch_;
+  const nb::tuple names_;
   Kept kept_;
-  int64_t num_keys_ = 0;  // taken
+  int64_t num_keys_ = 0;      // taken
+  std::vector<float> rates_;  // of the last step
 };
 
 // The plan of a table's keys, which keeps the batch alive.
@@ -493,6 +515,10 @@ void BindPlacesAndCounts(nb::module_& module) {
       .def(nb::new_(&MakePlaces), "dims"_a, "are_means"_a, "columns"_a, "features"_a, "width"_a);
   nb::class_<TableCounts>(module, "TableCounts")
       .def(nb::init<size_t>(), "num_tables"_a)
+      .def(
+          "steps",
+          [](const TableCounts& counts, size_t table) { return counts.steps.at(table); },
+          "table"_a)
       .def("take", [](TableCounts& counts) {
         std::vector<std::pair<int64_t, double>> taken;
         for (size_t table = 0; table < counts.hits.size(); ++table) {
@@ -509,8 +535,8 @@ void BindTableBatch(nb::module_& module) {
   BindPlacesAndCounts(module);
   BindOverlay(module);
   nb::class_<Handle>(module, "TableBatch")
-      .def(nb::init<const nb::list&, TableCounts*>(), "caches"_a, "counts"_a,
-           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def(nb::init<const nb::list&, TableCounts*, const nb::tuple&>(), "caches"_a, "counts"_a,
+           "names"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("take_parts", &Handle::TakeParts, "features"_a, "num_examples"_a)
       .def("take_joint", &Handle::TakeJoint, "keys"_a, "offsets"_a, "weights"_a.none(), "places"_a,
            "num_examples"_a)
@@ -521,9 +547,8 @@ void BindTableBatch(nb::module_& module) {
       .def("lay_over", &Handle::LayOver, "overlays"_a, "places"_a, "out"_a)
       .def("pool_over", &Handle::PoolOver, "table"_a, "overlay"_a, "values"_a.noconvert(),
            "places"_a, "out"_a)
-      .def("sum", &Handle::Sum, "places"_a, "grads"_a, "rates"_a,
-           "labels"_a.noconvert().none() = nb::none())
-      .def("apply", &Handle::Apply, "rates"_a)
+      .def("step", &Handle::Step, "places"_a, "grads"_a, "rates"_a, "labels"_a.noconvert().none(),
+           "deciding"_a.none(), "applied"_a.none())
       .def("release", &Handle::Release)
       .def(
           "plan",

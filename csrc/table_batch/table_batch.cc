@@ -144,6 +144,8 @@ void TableBatch::ForParts(Task task) {
     part.is_claimed.store(false, std::memory_order_relaxed);
     if (part.leader == table && part.thread == kAllThreads) run(table);
   }
+  // There and back: what the last verb left in a near cache is what this one begins with.
+  std::reverse(shared_.begin(), shared_.end());
   if (num_threads_ == 1 || shared_.size() <= 1) {
     const DefaultFloatMode mode;  // the pool sees to it otherwise
     for (const size_t table : shared_) run(table);
@@ -313,7 +315,10 @@ void TableBatch::Sum(const std::vector<FeaturePlaces>& places, int64_t width,
 }
 
 void TableBatch::Apply(const std::vector<float>& rates) {
-  ForParts([&](size_t table, Part* part) { part->rows->Apply(rates[table]); });
+  ForParts([&](size_t table, Part* part) {
+    counts_->steps[table] += part->count > 0;
+    part->rows->Apply(rates[table]);
+  });
 }
 
 void TableBatch::Release() {

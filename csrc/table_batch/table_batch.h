@@ -41,12 +41,14 @@ struct FeaturePlaces {
 };
 
 // What the batches of the same tables have counted together, of each table: keys that Pull and Hold
-// found where they found all, and the wall clock of all verbs.
+// found where they found all, the wall clock of all verbs, and steps that had keys of it.
 struct TableCounts {
-  explicit TableCounts(size_t num_tables) : hits(num_tables), seconds(num_tables) {}
+  explicit TableCounts(size_t num_tables)
+      : hits(num_tables), seconds(num_tables), steps(num_tables) {}
 
   std::vector<int64_t> hits;
   std::vector<double> seconds;
+  std::vector<int64_t> steps;
 };
 
 class TableBatch {

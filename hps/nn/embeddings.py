@@ -281,10 +281,9 @@ class SparseEmbeddings(nn.Module):
     # What is looked up.
 
     def _look_up_batch(self, layout: FeatureLayout, batch: Batch) -> torch.Tensor:
-        found = found_in(batch, layout.places.tables)
+        found, has_weights = found_in(batch, layout.places.tables)
         # Most have no weights, of which no question is asked.
-        weights = [ids.weights_L for ids in found if ids.weights_L is not None]
-        is_learning = len(weights) > 0 and any(map(want_gradients, weights))
+        is_learning = has_weights and any(want_gradients(ids.weights_L) for ids in found)
         is_joint = self._is_joint and not is_learning and not layout.chosen
         if is_joint and batch.rows is None:
             ids = KeysByTable(found, len(batch))

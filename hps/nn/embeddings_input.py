@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hps import _C
 from hps.common.arrays import as_contiguous, as_keys
 from hps.common.bags import make_bags
 from hps.config import TableConfig
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from hps.contracts.training import RowServer
 
 
-def found_in(batch: Batch, tables: tuple[str, ...]) -> list[Ids]:
-    """What a batch has of each of these tables; ConfigError if it lacks one."""
-    features = batch.features
+def found_in(batch: Batch, tables: tuple[str, ...]) -> tuple[list[Ids], bool]:
+    """What a batch has of each of these tables, and whether any of it has weights; ConfigError if
+    it lacks a table."""
     try:
-        return [features[table] for table in tables]
+        return _C.find_ids(batch.features, tables)
     except KeyError as error:
+        held = sorted(batch.features)
         raise ConfigError(
-            f"SparseEmbeddings: the batch lacks table {error}; it holds {sorted(features)}"
+            f"SparseEmbeddings: the batch lacks table {error}; it holds {held}"
         ) from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 
+from hps import _C
 from hps.common.field_checks import require_number
 from hps.errors import ConfigError, NonFiniteError
 from hps.nn.grad_scaler import on_any_rank
@@ -85,7 +86,6 @@ class RowOptimizer(torch.optim.Optimizer):
         self._server = server
         self._pending = pending_of(server)
         self._checked_rates: list[float] = []  # of the groups, in their order
-        self._rates: dict[str, float] = {}  # the same, by table
         groups = [
             {
                 "params": [_TableGradient.make(self._pending, table)],
@@ -177,12 +177,13 @@ class RowOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def _set_learning_rates(self) -> None:
-        rates = [float(group["lr"]) for group in self.param_groups]
-        if rates != self._checked_rates:
-            tables = [group["table"] for group in self.param_groups]
-            self._rates = self._checked(dict(zip(tables, rates, strict=True)))
-            self._checked_rates = rates
-        self._server.learning_rates.update(self._rates)
+        groups, server_rates = self.param_groups, self._server.learning_rates
+        if _C.give_rates(groups, self._checked_rates, server_rates):  # as in most steps
+            return
+        rates = [float(group["lr"]) for group in groups]
+        tables = [group["table"] for group in groups]
+        server_rates.update(self._checked(dict(zip(tables, rates, strict=True))))
+        self._checked_rates = rates
 
     def _checked(self, rates: dict[str, float]) -> dict[str, float]:
         for table, rate in rates.items():

@@ -76,19 +76,14 @@ class JointBatches:
             raise ConfigError("apply: the rows given are those of another server")
         with tables.updates:
             tables.begin_change("apply")
-            rates = list(map(tables.learning_rates.__getitem__, rows.tables))
+            args = update.places, update.grads, tables.learning_rates, update.clicks
             were_pinned = not rows.is_released
             pinned: set[int] = set()  # here
             try:
                 while True:
                     with tables.lock:  # one moment for those who read meanwhile
-                        absent = rows.find()
-                        lacking = [] if absent else rows.gates_that_lack()
+                        absent, lacking = rows.step(*args, applied)
                         if not absent and not lacking:
-                            rows.sum(update.places, update.grads, rates, update.clicks)
-                            gates = rows.deciding()
-                            last = [applied] if applied else []
-                            _C.call_all([*gates, rows.applying(rates), *last])
                             if tables.num_updates:  # else nobody asks how many there were
                                 for name in rows.updated():
                                     tables.count_update(name)

@@ -32,6 +32,7 @@ from hps.ssd_store.table_view import StoreTable
 from hps.table.life_rules import native_rules
 from hps.table.waiting import WaitingTable, records_of
 from hps.tiers.admission import Admitting
+from hps.tiers.cached_tier import CachedTier
 from hps.tiers.top_tier import TableStack
 
 
@@ -94,8 +95,14 @@ class Tables:
             for name, table in self.stored.items()
         }
         self.stacks = {name: tiers.stack for name, tiers in self.tiers.items()}
+        movers: set[CachedTier] = set()
+        for tiers in self.tiers.values():
+            for tier in tiers.caches.values():
+                tier.movers = movers
         for name, table in self.configs.items():
             self.stacks[name].gate = self._gate_of(table)
+        gates = [stack.gate for stack in self.stacks.values()]
+        self._gates = [gate for gate in gates if gate is not None]
         with self.lock:
             self.set_life(self.period, self.rules)
 
@@ -115,9 +122,8 @@ class Tables:
 
     def release_gates(self) -> None:
         """Lets go of what gates have prepared for an update."""
-        for stack in self.stacks.values():
-            if stack.gate is not None:
-                stack.gate.release()
+        for gate in self._gates:
+            gate.release()
 
     def _stack_up(
         self,
@@ -290,7 +296,7 @@ class Tables:
         with self.updates, self.still(), self.lock:
             self.is_open = False
             for stack in self.stacks.values():
-                stack.version += 1  # ends iterations
+                stack.changes += 1  # ends iterations
             self.store.close()  # nothing to do the second time
 
 

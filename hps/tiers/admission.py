@@ -121,7 +121,7 @@ class Admitting:
             num_missing = self._cache.list_fresh(plan, beside.cache)
             assert num_missing == 0, "nothing was prepared"
         if rule.count is not None:
-            beside.version += 1
+            beside.changes += 1
             return partial(self._cache.admit_counted, plan, beside.cache, float(rule.count))
         assert rule.min_score is not None
         return partial(self._cache.admit_scored, plan, beside.cache, rule.min_score, self._rules)
@@ -198,6 +198,6 @@ class Admitting:
         count = held.num_unique
         zeros = np.zeros(count, np.float32)
         counted = Statistics(zeros, zeros, np.full(count, self._period(), np.int64))
-        records.version += 1
+        records.changes += 1
         nothing = np.empty((count, 0), np.float32)
         records.cache.assign(held, nothing, None, 0.0, counted.images())

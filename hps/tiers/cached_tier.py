@@ -89,13 +89,29 @@ class CachedTier:
         self.turn = _C.Turn()
         self.counters = CacheCounters()
         self._idle_plans: list[BatchPlan] = []  # guarded by the lock
-        # The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
-        # the rows on their way. Guarded by the lock.
-        self.moving: BatchPlan | None = None
+        self._moving: BatchPlan | None = None
+        # The tiers with rows on their way, and perhaps others, of those that share the set, a
+        # server's. Set before the table is used; guarded by the lock.
+        self.movers: set[CachedTier] = set()
         # What holds rows here for later, until somebody else needs them. Guarded by the lock.
         self.ahead: weakref.WeakSet[Pins] = weakref.WeakSet()
         # Guarded by the turn.
         self._scratch: Images = np.empty(0, np.uint8)
+
+    @property
+    def moving(self) -> BatchPlan | None:
+        """The plan between phases 1 and 3: its victims are the write_back buffer, its missing keys
+        the rows on their way. Under the lock."""
+        return self._moving
+
+    @moving.setter
+    def moving(self, plan: BatchPlan | None) -> None:
+        # An interrupt may leave a tier among the movers that is none, never the contrary.
+        if plan is not None:
+            self.movers.add(self)
+        self._moving = plan
+        if plan is None:
+            self.movers.discard(self)
 
     # The phases.
 

@@ -6,8 +6,6 @@ TableStack, which brings the rows that are not in its cache.
 
 from collections import deque
 from collections.abc import Callable, Mapping, MutableSet, Sequence
-from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from hps.types import Ids, PinnedRows
 
 _MAX_IDLE = 16  # batches whose memory is kept
-_MOVING = attrgetter("moving")  # faster than a loop's own look, which each step pays for each table
 
 
 class TableGroup:
@@ -50,6 +47,9 @@ class TableGroup:
         gates = [(table, stack.gate) for table, stack in enumerate(stacks)]
         self.gates = [(table, gate) for table, gate in gates if gate is not None]
         self._counts = _C.TableCounts(len(stacks))
+        for table, stack in enumerate(stacks):
+            stack.joint_counts.append((self._counts, table))
+        self._movers = stacks[0].movers if stacks else set()
         self.model = torch.empty(0)  # results of one table alone are tensors, too
         self.outputs = OutputPool()
         # Those that nobody uses, youngest last. Each step on a deque is whole by itself, for a
@@ -59,7 +59,7 @@ class TableGroup:
     @property
     def is_moving(self) -> bool:
         """True while rows of one of the tables are on their way."""
-        return any(map(_MOVING, self.stacks))
+        return bool(self._movers) and any(stack.is_moving for stack in self.stacks)
 
     def take(self) -> _C.TableBatch:
         """A batch for one caller."""
@@ -67,7 +67,7 @@ class TableGroup:
             return self._idle.pop()
         except IndexError:
             caches = [stack.cache for stack in self.stacks]
-            return _C.TableBatch(cast("list[_C.DramCache]", caches), self._counts)
+            return _C.TableBatch(cast("list[_C.DramCache]", caches), self._counts, self.tables)
 
     def give(self, batch: _C.TableBatch) -> None:
         """Nobody uses it any more."""
@@ -184,11 +184,45 @@ class JointBatchRows:
         pinned = self._pinned
         return self._is_whole and pinned is not None and pinned.lie_at(features, num_examples)
 
-    def find(self) -> list[int]:
-        """Looks up again what may have moved; the tables of which a row is not in place. Under the
-        lock."""
+    def step(
+        self,
+        places: Places,
+        grads: torch.Tensor,
+        rates: dict[str, float],
+        clicks: Labels | None,
+        applied: Callable[[], object] | None,
+    ) -> tuple[list[int], list[int]]:
+        """One optimizer step of all tables, with gradients [B, width], float32 or bfloat16, summed
+        by key; counts, where rows do, with clicks [B] of the examples. Looks up again before what
+        may have moved. Under the lock.
+
+        Args:
+            rates: of the tables, by name.
+            applied: called as soon as rows have changed, and no interrupt comes between.
+
+        Returns:
+            The tables of which a row is not in place, and those whose new keys wait by rows that
+            are not; if there are any, no row has changed.
+
+        Raises:
+            NonFiniteError: a sum, or what the step would make of its row, is NaN or infinite.
+        """
         assert_held(self._lock)
-        return self._absent(self._held().find())
+        batch, group = self._held(), self._group
+        deciding = None
+        if group.gates or group.is_moving:
+            absent = self._absent(batch.find())
+            lacking = [] if absent else self._gates_that_lack()
+            if absent or lacking:
+                return absent, lacking
+            deciding = self._deciding
+        bad = batch.step(places.native, grads, rates, clicks, deciding, applied)
+        if bad is None:
+            return self._absent(False), []
+        table, culprit = bad
+        if table >= 0:
+            self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
+        return [], []
 
     def pin_table(self, table: int) -> None:
         """Fetches and pins the rows of one table, until `release`. Without the lock."""
@@ -196,9 +230,8 @@ class JointBatchRows:
         self._given_up.discard(self.tables[table])
         self._stacks[table].pin(self._held().plan(table))
 
-    def gates_that_lack(self) -> list[int]:
-        """The tables whose new keys wait by rows that are not in place. Under the lock."""
-        assert_held(self._lock)
+    def _gates_that_lack(self) -> list[int]:
+        """The tables whose new keys wait by rows that are not in place."""
         batch = self._held()
         return [
             table
@@ -229,35 +262,10 @@ class JointBatchRows:
         num_keys = self._held().num_keys
         return [table for table, count in zip(self.tables, num_keys, strict=True) if count]
 
-    def deciding(self) -> list[Callable[[], None]]:
-        """To be called right before `applying`, of gates that have prepared. Under the lock."""
-        assert_held(self._lock)
+    def _deciding(self) -> list[Callable[[], None]]:
+        """To be called right before rows change, of gates that have prepared."""
         batch = self._held()
         return [gate.deciding(batch.plan(table)) for table, gate in self._gates()]
-
-    def sum(
-        self, places: Places, grads: torch.Tensor, rates: list[float], clicks: Labels | None
-    ) -> None:
-        """Sums gradients [B, width], float32 or bfloat16, by key, of rows in place; counts, where
-        rows do, with clicks [B] of the examples. Under the lock.
-
-        Raises:
-            NonFiniteError: a sum, or what the step would make of its row, is NaN or infinite.
-        """
-        assert_held(self._lock)
-        batch = self._held()
-        table, culprit = batch.sum(places.native, grads, rates, clicks)
-        if table >= 0:
-            self._stacks[table].refuse_non_finite(batch.plan(table), culprit)
-
-    def applying(self, rates: list[float]) -> Callable[[], None]:
-        """To be called next: the optimizer once a key, with the sums; one native call. Under the
-        lock."""
-        assert_held(self._lock)
-        batch = self._held()
-        for stack, num_keys in zip(self._stacks, batch.num_keys, strict=True):
-            stack.version += num_keys > 0
-        return partial(batch.apply, rates)
 
     def pool(self, places: Places, out: torch.Tensor) -> None:
         """As JointRows has it."""

@@ -63,13 +63,20 @@ class TableStack(CachedTier):
         # Decides which keys come by a row; None: all. Set before the table is used.
         self.gate: Gate | None = None
         # All below are guarded by the lock.
-        self.version = 0  # grows with every mutation; an iteration notices
+        self.changes = 0  # grows with every mutation but steps of several tables
+        # What counts those, with the number of this table there.
+        self.joint_counts: list[tuple[_C.TableCounts, int]] = []
         with lock:
             self.plan = self.take_plan()  # of the last pull or push
         self.rows_read_through = 0
         self.rows_expired = 0  # by periods that began since the store was opened
         self._stored_before = below.num_rows()  # without what the cache has created since
         self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
+
+    @property
+    def version(self) -> int:
+        """Grows with every mutation; an iteration notices."""
+        return self.changes + sum(counts.steps(table) for counts, table in self.joint_counts)
 
     @property
     def num_rows(self) -> int:
@@ -143,7 +150,7 @@ class TableStack(CachedTier):
         lr = self.rates[self.name]
         with self.lock, self.counters:
             plan = self.plan
-            self.version += 1
+            self.changes += 1
             is_whole = cache.is_current(plan) and plan.matches(keys)
             if not is_whole:
                 cache.make_plan(keys, plan)
@@ -252,7 +259,7 @@ class TableStack(CachedTier):
         if not assigns_tame(self.config, rows, None, lr):
             cache.watch()
         with self.lock:
-            self.version += 1
+            self.changes += 1
             return cache.assign_here(keys, rows, lr).view(np.bool_)
 
     def erase(self, keys: Keys) -> NDArray[np.bool_]:
@@ -274,7 +281,7 @@ class TableStack(CachedTier):
                         f"erase it when that batch is done (nothing was erased)"
                     )
             self.below.refuse_pinned(unique)
-            self.version += 1
+            self.changes += 1
             stored = self.contains(unique) != 0
             try:
                 self.drop(unique)
@@ -354,7 +361,7 @@ class TableStack(CachedTier):
         """To be called next: the optimizer once a key of a pinned plan, with the plan's sums. Of a
         native cache it is one native call. Under the lock."""
         assert_held(self.lock)
-        self.version += 1
+        self.changes += 1
         return partial(self.cache.apply, plan, float(self.rates[self.name]))
 
     def deciding(self, plan: BatchPlan) -> list[Callable[[], None]]:
@@ -394,7 +401,7 @@ class TableStack(CachedTier):
         """Counts the rows anew, all of which are below; how many fewer there are. Within `still`,
         under the lock."""
         before = self.num_rows
-        self.version += 1
+        self.changes += 1
         self._stored_before = self.below.num_rows() - self.cache.num_created
         return before - self.num_rows
 
@@ -455,7 +462,7 @@ class TableStack(CachedTier):
             self.cache.make_plan(keys, plan)
 
         def visit() -> None:
-            self.version += 1
+            self.changes += 1
             update(plan)
 
         try:

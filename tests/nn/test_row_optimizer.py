@@ -154,6 +154,27 @@ def test_state_dict_carries_learning_rates(tmp_path: Path) -> None:
             resumed.load_state_dict(state)
 
 
+def test_rates_are_given_to_the_server_at_each_step(tmp_path: Path) -> None:
+    """Also one that somebody else has changed there, and that of a tensor which changed."""
+    with open_server(tmp_path, names=("ads", "users")) as server:
+        optimizer = hps.RowOptimizer(server)
+        rate = torch.tensor(0.5)
+        optimizer.param_groups[1]["lr"] = rate
+        optimizer.step()
+        server.learning_rates["ads"] = 9.0
+        optimizer.step()
+        assert server.learning_rates == {"ads": 0.1, "users": 0.5}
+        rate.fill_(0.25)
+        optimizer.step()
+        assert server.learning_rates == {"ads": 0.1, "users": 0.25}
+        optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = 0.75, 1
+        optimizer.step()
+        assert server.learning_rates == {"ads": 0.75, "users": 1.0}
+        server.learning_rates["ads"] = 9.0
+        optimizer.step()
+        assert server.learning_rates == {"ads": 0.75, "users": 1.0}
+
+
 def test_wrong_learning_rate_and_dense_parameters_are_refused(tmp_path: Path) -> None:
     with open_server(tmp_path) as server:
         optimizer = hps.RowOptimizer(server)

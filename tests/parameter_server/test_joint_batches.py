@@ -14,6 +14,7 @@ import torch
 
 import hps
 from hps.contracts.joint import JointUpdate, KeysByTable, Places
+from hps.errors import ChangedError
 from tests.lab import Lab, table
 from tests.nn.embeddings_lab import NAMES, draw_batch, joint, open_tables
 
@@ -184,3 +185,65 @@ def test_memory_of_batches_is_used_again(tmp_path: Path) -> None:
         gc.collect()
         (group,) = verbs._groups.values()  # type: ignore[union-attr]
         assert len(group._idle) == 1
+
+
+def test_an_iteration_notices_a_step_of_its_own_table_alone(server: Any) -> None:
+    for name in TABLES:
+        server.push(name, np.arange(5, dtype=np.uint64), np.ones((5, 4), np.float32))
+    users = hps.Ids(torch.tensor([1]), torch.tensor([0, 1]))
+    nothing = hps.Ids(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+    ids = KeysByTable([nothing, users], 1)
+    iterations = {name: server.items(name, batch=1) for name in TABLES}
+    for iteration in iterations.values():
+        next(iteration)
+    rows = server.joint.look_up(ids, PLACES, torch.empty(1, 8))
+    server.joint.apply(JointUpdate(rows, PLACES, torch.ones(1, 8)))
+    next(iterations["ads"])
+    with pytest.raises(ChangedError, match="'users' changed"):
+        next(iterations["users"])
+
+
+@pytest.mark.parametrize("rate", ["fast", None])
+def test_a_step_with_a_bad_rate_changes_no_row(server: Any, rate: Any) -> None:
+    rows = server.joint.look_up(ids_of([1], [2]), PLACES, torch.empty(1, 8))
+    update = JointUpdate(rows, PLACES, torch.ones(1, 8))
+    if rate is None:
+        del server.learning_rates["users"]
+    else:
+        server.learning_rates["users"] = rate
+    with pytest.raises((TypeError, KeyError), match=r"str|users"):
+        server.joint.apply(update)
+    assert server.num_rows("ads") == server.num_rows("users") == 0
+    server.learning_rates["users"] = 0.1
+    server.joint.apply(update)
+    assert server.num_rows("ads") == server.num_rows("users") == 1
+
+
+def test_each_table_steps_by_its_own_rate(server: Any) -> None:
+    found = [server.pull(name, np.array([7], np.uint64)).copy() for name in TABLES]
+    server.learning_rates.update(ads=0.5, users=0.0)
+    rows = server.joint.look_up(ids_of([7], [7]), PLACES, torch.empty(1, 8))
+    server.joint.apply(JointUpdate(rows, PLACES, torch.ones(1, 8)))
+    ads, users = [server.pull(name, np.array([7], np.uint64)) for name in TABLES]
+    assert not np.array_equal(ads, found[0]) and np.array_equal(users, found[1])
+
+
+def test_tables_whose_rows_may_be_on_their_way_are_looked_at_closely(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in TABLES:
+        server.push(name, np.array([7], np.uint64), np.ones((1, 4), np.float32))
+    tables, asked = server.parts.tables, []
+    for stack in tables.stacks.values():
+        monkeypatch.setattr(stack, "has_pending", lambda plan, own=stack: asked.append(own.name))
+    stack = tables.stack("users")
+    with tables.lock:
+        stack.moving = stack.plan
+    rows = server.joint.look_up(ids_of([7], [7]), PLACES, torch.empty(1, 8))
+    server.joint.apply(JointUpdate(rows, PLACES, torch.ones(1, 8)))
+    assert sorted(asked) == ["ads", "ads", "users", "users"]
+    asked.clear()
+    with tables.lock:
+        stack.moving = None
+    server.joint.look_up(ids_of([7], [7]), PLACES, torch.empty(1, 8))
+    assert not asked and not tables.pins
