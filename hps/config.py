@@ -5,6 +5,7 @@ Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is th
 that reads the environment.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.admission import Admission
+from hps.common.control_group import core_limit
 from hps.common.expiry import Expiry, check_negative_rate
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
 from hps.common.initializers import Initializer, Normal
@@ -585,6 +587,12 @@ def keep_torch_silent() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+def num_cores(root: Path = Path("/")) -> int:
+    """Cores that this process may use: no more than its control group has time for, for threads
+    beyond that are stopped in turns.
+
+    Args:
+        root: of the file system that has the group's limits.
+    """
+    cores, limit = len(os.sched_getaffinity(0)), core_limit(root)
+    return cores if limit is None else min(cores, max(1, math.ceil(limit)))

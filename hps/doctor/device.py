@@ -8,7 +8,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from hps.doctor.finding import NOTE, OK, PROBLEM, Figures, Finding, read_text
+from hps.common.kernel_files import read_text
+from hps.doctor.finding import NOTE, OK, PROBLEM, Figures, Finding
 from hps.doctor.versions import version_of
 
 _DRIVER = "proc/driver/nvidia/version"

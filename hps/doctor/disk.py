@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from hps import _C
+from hps.common.kernel_files import read_text
 from hps.doctor.disk_rates import Rates, measure
-from hps.doctor.finding import NOTE, OK, PROBLEM, Figures, Finding, read_text
+from hps.doctor.finding import NOTE, OK, PROBLEM, Figures, Finding
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _ON_NETWORK = ("nfs", "nfs4", "cifs", "fuse", "9p", "ceph", "lustre")

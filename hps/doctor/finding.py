@@ -5,7 +5,6 @@ Above it: the other files of this folder. Below it: nothing.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 OK = "ok"
 NOTE = "note"  # hps works; with less speed, or without something that may be asked for
@@ -37,11 +36,3 @@ class Finding:
     def as_json(self) -> dict[str, object]:
         """Its fields by name."""
         return asdict(self)
-
-
-def read_text(path: Path) -> str | None:
-    """The text of a small file of the kernel without spaces around it; None where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None

@@ -6,8 +6,9 @@ Above it: `hps.doctor.examine`. Below it: control_group.py, /proc, /sys.
 import re
 from pathlib import Path
 
-from hps.doctor.control_group import memory_limit
-from hps.doctor.finding import NOTE, OK, Finding, read_text
+from hps.common.control_group import memory_limit
+from hps.common.kernel_files import read_text
+from hps.doctor.finding import NOTE, OK, Finding
 
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 

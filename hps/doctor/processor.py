@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 
 from hps import _C
+from hps.common.control_group import core_limit
+from hps.common.kernel_files import read_text
 from hps.config import MAX_THREADS, num_cores
-from hps.doctor.control_group import core_limit
-from hps.doctor.finding import NOTE, OK, Finding, read_text
+from hps.doctor.finding import NOTE, OK, Finding
 
 
 def find_processor(root: Path = Path("/")) -> list[Finding]:
@@ -28,19 +29,16 @@ def _model(root: Path) -> Finding:
 
 
 def _cores(root: Path) -> Finding:
-    usable, there, limit = num_cores(), os.cpu_count() or 1, core_limit(root)
+    usable, there, limit = num_cores(root), os.cpu_count() or 1, core_limit(root)
     threads = min(usable, MAX_THREADS)
     found = f"{usable} of {there}"
     use = (
         f"{threads} thread(s), one for each core that this process may use; --threads N for others"
     )
     state = OK
-    if limit is not None and limit < usable:
-        found += f", with the time of {limit:g}"
-        use = (
-            f"{threads} thread(s), for which the control group has the time of {limit:g} core(s): "
-            f"they are stopped in turns; give --threads {max(1, int(limit))}"
-        )
+    if limit is not None and limit < len(os.sched_getaffinity(0)):
+        found = f"the time of {limit:g} of {there}, by the control group"
+        use = f"{threads} thread(s), one for each core of that; --threads N for others"
         state = NOTE
     figures = {"cores": usable, "cores_of_machine": there, "cores_of_control_group": limit}
     return Finding("processor", "cores", found, use, state, figures)

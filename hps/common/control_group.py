@@ -1,12 +1,13 @@
 """Limits of the control group that this process is in, and of those above it.
 
-Above it: processor.py, memory.py. Below it: the files of cgroup v2, or of v1, below /sys/fs/cgroup.
+Above it: hps.config, `hps.doctor`. Below it: kernel_files.py; files of cgroup v2, or of v1, below
+/sys/fs/cgroup.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from hps.doctor.finding import read_text
+from hps.common.kernel_files import read_text
 
 _GROUPS = "sys/fs/cgroup"
 
