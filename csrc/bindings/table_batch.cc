@@ -501,9 +501,9 @@ void BindOverlay(nb::module_& module) {
       .def(
           "write_over",
           [](const RowOverlay& overlay, const Keys& keys, const Matrix<float>& rows) {
-            CheckShape(rows.shape(0) == keys.size() &&
-                           rows.shape(1) == static_cast<size_t>(overlay.dim()),
-                       "rows [keys, dim] are needed");
+            CheckShape(
+                rows.shape(0) == keys.size() && rows.shape(1) == static_cast<size_t>(overlay.dim()),
+                "rows [keys, dim] are needed");
             return overlay.WriteOver(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
           },
           "keys"_a.noconvert(), "rows"_a.noconvert())
@@ -516,8 +516,7 @@ void BindPlacesAndCounts(nb::module_& module) {
   nb::class_<TableCounts>(module, "TableCounts")
       .def(nb::init<size_t>(), "num_tables"_a)
       .def(
-          "steps",
-          [](const TableCounts& counts, size_t table) { return counts.steps.at(table); },
+          "steps", [](const TableCounts& counts, size_t table) { return counts.steps.at(table); },
           "table"_a)
       .def("take", [](TableCounts& counts) {
         std::vector<std::pair<int64_t, double>> taken;
