@@ -10,6 +10,7 @@ import pkgutil
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,13 +65,24 @@ def test_first_example_of_the_readme_runs(
     assert capsys.readouterr().out == "2\n"
 
 
-def test_second_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_of_the_readme_runs_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_criteo(tmp_path / "log.tsv", 2000)
-    example = (ROOT / "README.md").read_text().split("```python\n")[2].split("```")[0]
-    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    train, go_on = (
+        block.split("```")[0]
+        for block in (ROOT / "README.md").read_text().split("```python\n")[2:4]
+    )
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(train, "README.md", "exec"), names)
     with hps.open("net", checkpoint="day-1") as server:
         assert server.num_rows("ads") > 1000
+    trained = names["model"].linear.weight.clone()
+    exec(compile(go_on, "README.md", "exec"), names)
+    assert names["model"].linear.weight.equal(trained)
+    assert len(names["dense_optimizer"].state_dict()["state"]) == 2
+    assert list(names["reader"]) == []  # it had read all
 
 
 def test_the_example_of_the_life_cycle_prints_what_the_page_says(

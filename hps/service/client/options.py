@@ -110,6 +110,11 @@ class ClientConfig:
             raise ConfigError(f"addresses={addresses!r} must be a list of 'host:port', one a shard")
         object.__setattr__(self, "addresses", tuple(self.addresses))
         for address in self.addresses:
+            if "://" in str(address):
+                raise ConfigError(
+                    f"address {address!r}: this is a URL; give 'host:port' of gRPC, which a server "
+                    "says behind 'listening on', not that of its HTTP"
+                )
             host, colon, port = str(address).rpartition(":")
             if not (host and colon and port.isascii() and port.isdecimal()):
                 raise ConfigError(f"address {address!r} must be 'host:port'")

@@ -19,6 +19,7 @@ from hps.service.client.options import ClientConfig, parse_addresses
         ({"addresses": "a:1"}, "must be a list"),
         ({"addresses": ["a"]}, "must be 'host:port'"),
         ({"addresses": ["a:x"]}, "must be 'host:port'"),
+        ({"addresses": ["http://a:1"]}, "this is a URL"),
         ({"addresses": ["a:0"]}, "from 1 to 65535"),
         ({"addresses": ["a:65536"]}, "from 1 to 65535"),
         ({"token": "two\nlines"}, "token: .* visible ASCII"),
