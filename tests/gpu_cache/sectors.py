@@ -216,27 +216,6 @@ def count_all() -> Record:
     return {str(dim): count_dim(dim, grid) for dim in DIMS}
 
 
-def differences(record: Record, counted: Record) -> list[str]:
-    """What speaks against a build, one line a number."""
-    lines = []
-    before, now = dict(_leaves(record, "")), dict(_leaves(counted, ""))
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name, 0), now.get(name, 0)
-        if new > old:
-            lines.append(f"{name} grew from {old} to {new}; if that is meant, {RENEW}")
-        elif new < old:
-            lines.append(f"{name} fell from {old} to {new}; so that it stays so, {RENEW}")
-    return lines
-
-
-def _leaves(value: Record, name: str) -> list[tuple[str, float]]:
-    found = []
-    for key, below in value.items():
-        path = f"{name} / {key}" if name else key
-        found += _leaves(below, path) if isinstance(below, dict) else [(path, below)]
-    return found
-
-
 def read_record() -> Record:
     """As it is committed."""
     record: Record = json.loads(RECORD.read_text())

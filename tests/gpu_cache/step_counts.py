@@ -15,7 +15,6 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -183,28 +182,6 @@ class Sums:
         locked = sum(count for place, count in waits if place.endswith(("[lock]", ", lock]")))
         training = sum(count for place, count in waits if place.startswith("training: "))
         return Sums(total, locked, training)
-
-
-def differences(record: dict[str, Any], counted: dict[str, Any]) -> list[str]:
-    """What speaks against a build, one line a number; leaves are numbers, by case and tables."""
-    lines = []
-    before, now = dict(_leaves(record, "")), dict(_leaves(counted, ""))
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name, 0), now.get(name, 0)
-        if new > old:
-            lines.append(f"{name} grew from {old} to {new}; if that is meant, {RENEW}")
-        elif new < old:
-            lines.append(f"{name} fell from {old} to {new}; so that it stays so, {RENEW}")
-    return lines
-
-
-def _leaves(value: dict[str, Any], name: str) -> Iterable[tuple[str, int]]:
-    for key, below in value.items():
-        path = f"{name} / {key}" if name else key
-        if isinstance(below, dict):
-            yield from _leaves(below, path)
-        else:
-            yield path, below
 
 
 def read_record() -> dict[str, dict[str, Counts]]:
