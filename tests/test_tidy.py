@@ -136,6 +136,14 @@ def test_nothing_lies_beside_the_tree() -> None:
     assert strangers(beside) == ["log.tsv", "store/CURRENT"]
 
 
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest knows a file by its name alone, and refuses the second one in a run of both."""
+    names = [Path(path).name for path in tracked_files() if path.startswith("tests/")]
+    tests = [name for name in names if name.startswith("test_") and name.endswith(".py")]
+    assert len(tests) > 100
+    assert sorted(tests) == sorted(set(tests))
+
+
 def test_implementations_are_inherited_one_deep() -> None:
     sources = {
         path: (ROOT / path).read_text(encoding="utf-8")
