@@ -73,6 +73,7 @@ EXAMPLES = [
     ("opening_words", "hps/a.py", "import os", '"""What it is."""'),
     ("opening_words", "csrc/common/a.h", "#pragma once", "// What it is.\n#pragma once"),
     ("python_in_the_core", "csrc/table/a.h", "#include <nanobind/nanobind.h>", "#include <vector>"),
+    ("unstable_python", "csrc/bindings/a.cc", "PyFloat_AS_" + "DOUBLE(x)", "PyFloat_AsDouble(x)"),
 ]
 
 

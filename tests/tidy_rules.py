@@ -159,6 +159,14 @@ def python_in_the_core(path: str, text: str) -> Iterator[str]:
                 yield f"line {number}: only csrc/bindings knows Python"
 
 
+def unstable_python(path: str, text: str) -> Iterator[str]:
+    if path.startswith("csrc/bindings/"):
+        for number, line in enumerate(text.splitlines(), 1):
+            found = re.search(r"\bPy\w+_(?:AS|GET)_[A-Z]+", line)
+            if found:
+                yield f"line {number}: Python's stable ABI, and so the wheel, lacks {found[0]}"
+
+
 Rule = Callable[[str, str], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     file_length,
@@ -172,4 +180,5 @@ RULES: tuple[Rule, ...] = (
     swallowed_exceptions,
     opening_words,
     python_in_the_core,
+    unstable_python,
 )

@@ -47,7 +47,7 @@ bool GiveRates(const nb::list& groups, const std::vector<double>& known, nb::dic
   if (groups.size() != known.size()) return false;
   for (size_t i = 0; i < known.size(); ++i) {
     const nb::object rate = ItemOf(groups[i], lr);
-    if (PyFloat_CheckExact(rate.ptr()) == 0 || PyFloat_AS_DOUBLE(rate.ptr()) != known[i]) {
+    if (PyFloat_CheckExact(rate.ptr()) == 0 || PyFloat_AsDouble(rate.ptr()) != known[i]) {
       return false;
     }
   }

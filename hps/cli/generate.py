@@ -4,7 +4,6 @@ Above it: `hps.cli.main`. Below it: `hps.generate`.
 """
 
 import argparse
-import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
@@ -13,6 +12,7 @@ from hps.cli import flags
 from hps.cli.output import stream_of_progress
 from hps.common.json_text import Json
 from hps.common.terminal import LiveLine, is_rich
+from hps.config import num_cores
 from hps.errors import ConfigError
 from hps.generate.bags import BAG_LENGTHS, LONGEST_RATIO, MAX_BAG
 from hps.generate.config import (
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from hps.generate.log import LogWriter  # numba takes its time to import
 
-    num_threads = arguments.threads or len(os.sched_getaffinity(0))
+    num_threads = arguments.threads or num_cores()
     writer = LogWriter(config, arguments.format, num_threads)
     out = stream_of_progress()
     with closing(LiveLine(out)) as line:

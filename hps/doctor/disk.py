@@ -65,8 +65,8 @@ def _folder(folder: Path, root: Path) -> Finding:
     elif kind.split(".")[0] in _ON_NETWORK:
         state, use = (
             NOTE,
-            "a store there waits for the network, whose locks may not hold: "
-            + ("docs/reliability.md; a disk of this machine is better"),
+            "a store there waits for the network, whose locks may not hold "
+            "(docs/reliability.md): a disk of this machine is better",
         )
     figures: Figures = {"file_system": kind, "free_bytes": free}
     return Finding("disk", "folder", found, use, state, figures)

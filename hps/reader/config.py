@@ -3,13 +3,12 @@
 Above it: `open_reader`. Below it: nothing.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from hps.common.field_checks import require_share
-from hps.config import MAX_THREADS
+from hps.config import MAX_THREADS, num_cores
 from hps.errors import ConfigError
 from hps.reader.index_fields import IndexFields
 
@@ -352,7 +351,7 @@ class ReaderConfig:
 
     def num_threads(self) -> int:
         """Threads that parse, after 0 has been resolved to the cores at hand."""
-        return self.threads or min(len(os.sched_getaffinity(0)), MAX_THREADS)
+        return self.threads or min(num_cores(), MAX_THREADS)
 
 
 def _checked_range(given: object) -> tuple[float, float]:
