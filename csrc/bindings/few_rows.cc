@@ -6,12 +6,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -116,11 +120,12 @@ class FewRows {
         max_rows_(max_rows) {}
 
   void AddDense(nb::str name, bool keeps_nan, bool may_lack) {
-    dense_.push_back({std::move(name), 0, keeps_nan, may_lack});
+    dense_.push_back({std::move(name), 0, keeps_nan, may_lack, ""});
   }
-  void AddFeature(nb::str name, uint64_t seed, bool may_lack) {
+  // `separator`: what is between two values of a text; empty for texts that are one.
+  void AddFeature(nb::str name, uint64_t seed, bool may_lack, std::string separator) {
     CheckShape(!table_ends_.empty(), "add_feature: there is no table yet");
-    features_.push_back({std::move(name), seed, false, may_lack});
+    features_.push_back({std::move(name), seed, false, may_lack, std::move(separator)});
     table_ends_.back() = features_.size();
   }
   void AddTable() { table_ends_.push_back(features_.size()); }
@@ -154,7 +159,7 @@ class FewRows {
       for (; i < table_ends_[table]; ++i) {
         Values values;
         if (!Take(given, features_[i], &num_rows, &space, &values)) return nb::none();
-        if (!ReadKeys(values, features_[i].seed, num_rows, &tables[table])) return nb::none();
+        if (!ReadKeys(values, features_[i], num_rows, &tables[table])) return nb::none();
       }
     }
     return num_rows == 0 ? nb::none() : Give(num_rows, numbers, missing, any_missing, tables);
@@ -166,6 +171,7 @@ class FewRows {
     uint64_t seed;
     bool keeps_nan;
     bool may_lack;  // it may be absent: all its values are missing then
+    std::string separator;
   };
 
   // The values of a column of `num_rows`, 0 if that is not known yet. False if they are refused.
@@ -245,9 +251,12 @@ class FewRows {
   }
 
   // The keys of a column's rows, at the end of its table's; false if they are refused.
-  bool ReadKeys(const Values& values, uint64_t seed, size_t num_rows, ReadRows* out) const {
+  bool ReadKeys(const Values& values, const Column& column, size_t num_rows, ReadRows* out) const {
     const bool is_text = values.kind == Kind::kText || values.kind == Kind::kBytes;
-    if (!is_text && values.kind != Kind::kNothing) return ReadWholes(values, seed, num_rows, out);
+    const bool is_divided = !column.separator.empty();
+    if (!is_text && values.kind != Kind::kNothing) {
+      return !is_divided && ReadWholes(values, column.seed, num_rows, out);
+    }
     for (size_t row = 0; row < num_rows; ++row) {
       PyObject* value = values.at(row);
       const char* text = "";
@@ -263,10 +272,24 @@ class FewRows {
         if (values.kind == Kind::kBytes) size = PyBytes_Size(value);
         has_key = size > 0 || rules_.missing != MissingRule::kNullOrEmpty;
       }
-      if (has_key) out->keys.push_back(Xxh64(text, static_cast<size_t>(size), seed));
+      const std::string_view all(text, static_cast<size_t>(size));
+      if (is_divided) {
+        ReadDivided(all, column, out);
+      } else if (has_key) {
+        out->keys.push_back(Xxh64(all.data(), all.size(), column.seed));
+      }
       out->offsets.push_back(static_cast<int64_t>(out->keys.size()));
     }
     return true;
+  }
+
+  // The keys of what a separator divides; of nothing there is none.
+  static void ReadDivided(std::string_view text, const Column& column, ReadRows* out) {
+    while (!text.empty()) {
+      const size_t end = std::min(text.find(column.separator), text.size());
+      if (end > 0) out->keys.push_back(Xxh64(text.data(), end, column.seed));
+      text.remove_prefix(std::min(end + column.separator.size(), text.size()));
+    }
   }
 
   // The same of whole numbers, which may be floats.
@@ -350,7 +373,7 @@ void BindFewRows(nb::module_& module) {
       .def("add_dense", &FewRows::AddDense, nb::arg("name"), nb::arg("keeps_nan"),
            nb::arg("may_lack"))
       .def("add_feature", &FewRows::AddFeature, nb::arg("name"), nb::arg("seed"),
-           nb::arg("may_lack"))
+           nb::arg("may_lack"), nb::arg("separator"))
       .def("read", &FewRows::Read, nb::arg("given"));
 }
 

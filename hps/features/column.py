@@ -58,6 +58,8 @@ class Column:
         pooling: sequence: what the model gets of an example's rows, "sum" or "mean". None: "sum".
         vocabulary: categorical, sequence: the name, of another column most often, with which values
             are hashed instead of the column's own: equal values of both are one key.
+        separator: sequence: of a column of text in parquet or csv, what is between two values.
+            Nothing between two separators is no value. None: the text is one value.
         target: sequence: the column of the candidate, by which a model that takes sequences weighs
             the keys; its vocabulary is this one's, too, unless `vocabulary` says another.
 
@@ -82,6 +84,7 @@ class Column:
     dim: int | None = None
     pooling: str | None = None
     vocabulary: str | None = None
+    separator: str | None = None
     target: str | None = None
 
     def __post_init__(self) -> None:

@@ -152,6 +152,13 @@ class Features:
         return {name: other for name, other in names.items() if other != name}
 
     @property
+    def separators(self) -> dict[str, str]:
+        """Name of each column whose text holds several values -> what is between them."""
+        return {
+            column.name: column.separator for column in self.columns if column.separator is not None
+        }
+
+    @property
     def targets(self) -> dict[str, str]:
         """Name of each sequence that has a target -> that column."""
         return {column.name: column.target for column in self.columns if column.target is not None}

@@ -54,6 +54,7 @@ def reading_for(
     config = _with_roles(features, config)
     if features.vocabularies:
         config = replace(config, vocabularies=features.vocabularies)
+    config = _with_separators(features, config)
     _check_logs(features, config)
     if config.format in WITH_COLUMNS:
         return _of_named_columns(features, paths, tables, config)
@@ -66,6 +67,26 @@ def reading_for(
                 "is missing; leave it out"
             )
     return config, tables
+
+
+def _with_separators(features: Features, config: ReaderConfig) -> ReaderConfig:
+    """The config with what divides the text of columns of parquet and csv."""
+    separators = features.separators
+    if not separators:
+        return config
+    name = next(iter(separators))
+    where = f"{features.at('columns', name, 'separator')}: columns.{name}.separator"
+    if config.format not in WITH_COLUMNS:
+        raise ConfigError(
+            f"{where}: columns of parquet and csv have one, and the log is read as "
+            f"{config.format}, which says itself how values are divided; leave it out"
+        )
+    if config.separators not in (None, separators):
+        raise ConfigError(
+            f"{where}: the file says {separators}, but the config has {config.separators!r} "
+            "(ReaderConfig.separators); leave one of the two out"
+        )
+    return replace(config, separators=separators)
 
 
 def _with_fields(features: Features, config: ReaderConfig) -> ReaderConfig:
@@ -230,7 +251,7 @@ def _check_kind(
     features: Features, column: Column, types: "dict[str, pa.DataType]", config: ReaderConfig
 ) -> None:
     """The log has the column, and its values can be of the kind."""
-    from hps.reader.columns import is_feature, is_number
+    from hps.reader.columns import is_feature, is_group, is_number, is_text_feature
 
     where = f"{features.at('columns', column.name, 'kind')}: columns.{column.name}"
     if column.name not in types:
@@ -248,6 +269,11 @@ def _check_kind(
         )
     if config.format == "csv":  # text can be read as either
         return
+    if column.separator is not None and not (is_text_feature(kind) and is_group(kind)):
+        raise ConfigError(
+            f"{features.at('columns', column.name, 'separator')}: columns.{column.name}.separator: "
+            f"the column is of type {kind}, and only text is divided; leave it out"
+        )
     if column.kind == DENSE and not is_number(kind):
         raise ConfigError(
             f"{where}: kind = 'dense', but its values are of type {kind}, not numbers"

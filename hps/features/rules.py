@@ -15,6 +15,7 @@ KINDS = ("categorical", "sequence", "dense", "label", "ignored", "weight", "grou
 VERSION = 1
 MAX_KEYS = 2**62
 MAX_LENGTH = 2**20
+MAX_SEPARATOR = 16
 MAX_CROSS_LENGTH = 2**16
 MAX_BUCKETS = 1000
 MAX_CROSSED = 8
@@ -119,6 +120,10 @@ _NAME: Rule = (
     lambda value: isinstance(value, str) and bool(value),
     "a name, text of at least one letter",
 )
+_SEPARATOR: Rule = (
+    lambda value: isinstance(value, str) and 0 < len(value) <= MAX_SEPARATOR,
+    f'what is between two values of a text, such as "|": 1 to {MAX_SEPARATOR} characters',
+)
 _RULES: dict[str, dict[str, Rule]] = {
     "categorical": {
         "hash_buckets": _HASH_BUCKETS,
@@ -131,6 +136,7 @@ _RULES: dict[str, dict[str, Rule]] = {
         "missing": _MISSING_KEY,
         "vocabulary": _NAME,
         "target": _NAME,
+        "separator": _SEPARATOR,
         "max_length": (
             lambda value: _is_whole(value, 1, MAX_LENGTH),
             f"a whole number from 1 to {MAX_LENGTH}",

@@ -26,12 +26,13 @@ from hps.reader.column_use import FEATURE, NOT_READ
 from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.column_use import LABEL as LABEL_USE
 from hps.reader.config import WITH_COLUMNS, ReaderConfig
+from hps.reader.divided import seem_divided
 from hps.reader.files import PathLike, find_files
 from hps.reader.find_format import find_format
 from hps.reader.keys import key_of
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
-from hps.reader.record_reader import unread_columns
+from hps.reader.record_reader import RecordReader, unread_columns
 from hps.types import Batch
 
 NUM_EXAMPLES = 100_000
@@ -45,6 +46,9 @@ UNIQUE = (
     'again: kind = "ignored" leaves it out'
 )
 _ZEROS = "some numbers begin with 0: read as text, and to be given as text where it is scored"
+_DIVIDED = (
+    "many texts hold {0!r}; if they are several values each: kind = 'sequence', separator = '{0}'"
+)
 _TABLE = "features"
 _LEAK_AUC = 0.95  # of one column alone: no property of an example tells clicks so well
 _LEAK_EXAMPLES = 1000  # with fewer it may be chance
@@ -181,6 +185,7 @@ def survey(
     dense = _dense_figures(batch, raw, labels)
     features = _feature_figures(batch, raw, labels)
     columns = []
+    divided = seem_divided(reader) if isinstance(reader, RecordReader) else {}
     for use in reader.columns:
         kind = _KINDS.get(use.kind, use.kind)
         said: Json = {"kind": kind}
@@ -194,6 +199,8 @@ def survey(
             if "mean_length" in figures or "list" in use.type:
                 said["kind"] = SEQUENCE
         note = _ZEROS if use.name in reader.leading_zeros else ""
+        if use.name in divided:
+            note = _DIVIDED.format(divided[use.name])
         if use.name in unread:
             note = f"{NOT_READ}, {use.type}: write it as whole numbers, floats or text to use it"
         columns.append(SurveyedColumn(use.name, said, figures, note))

@@ -274,6 +274,28 @@ def one_each(column: pa.Array) -> tuple[pa.Array, int | None]:
     return items.take(pa.array(places, mask=~has_one)), None
 
 
+def split_values(column: pa.Array, separator: str) -> pa.Array:
+    """A column of text as lists of the values that a separator divides, without empty ones; a null
+    has none. Columns that hold lists already are as they are.
+
+    >>> split_values(pa.array(["a||b", "", None, "c"]), "|").to_pylist()
+    [['a', 'b'], [], [], ['c']]
+    """
+    if pa.types.is_dictionary(column.type):
+        column = decoded(column)
+    if is_view(column.type) or pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.large_binary())
+    if not is_string(column.type):
+        return column
+    parts = pc.split_pattern(column, separator)
+    values = parts.flatten()
+    counts = pc.fill_null(pc.list_value_length(parts), 0).to_numpy(zero_copy_only=False)
+    is_there = pc.greater(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(is_there, dtype=np.int64)])
+    ends = before[np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])]
+    return pa.LargeListArray.from_arrays(pa.array(ends), values.filter(pa.array(is_there)))
+
+
 def _wide(kind: pa.DataType) -> pa.DataType:
     """The type of 64 bits that holds each number of a type of integers."""
     return pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()

@@ -59,6 +59,9 @@ class ReaderConfig:
         vocabularies: feature -> the name with which its values are hashed instead of its own: equal
             values of features of one vocabulary are one key. None: of each its own. Keys that are
             numbers as they are, and those of a shared vocabulary, are equal already.
+        separators: parquet and csv only: column of text -> what is between two values of a text,
+            each of which is a key; nothing between two separators is no value. None: each text is
+            one value.
         label: parquet and csv only: the column of labels.
         needs_labels: False reads a log without labels as of labels 0: in parquet and csv without
             that column, and those of weights and groups as if they were not named; in libsvm,
@@ -109,6 +112,7 @@ class ReaderConfig:
     nan_columns: Sequence[str] = ()
     dense_transform: str | None = None
     vocabularies: Mapping[str, str] | None = None
+    separators: Mapping[str, str] | None = None
     label: str = "label"
     needs_labels: bool = True
     weight: str | None = None
@@ -141,6 +145,7 @@ class ReaderConfig:
         if not isinstance(self.hash_keys, bool | None):
             raise ConfigError(f"ReaderConfig.hash_keys={self.hash_keys!r} must be a bool, or None")
         self._check_vocabularies(self.vocabularies or {})
+        self._check_separators(self.separators or {}, self.group)
         if self.fields is not None:
             fields = IndexFields.of(self.fields, "ReaderConfig.fields").to_dict()
             object.__setattr__(self, "fields", fields or None)
@@ -207,6 +212,20 @@ class ReaderConfig:
                 "their vocabularies"
             )
 
+    @staticmethod
+    def _check_separators(given: object, group: str | None) -> None:
+        texts = [*given, *given.values()] if isinstance(given, Mapping) else [None]
+        if not all(isinstance(text, str) and text for text in texts):
+            raise ConfigError(
+                f"ReaderConfig.separators={given!r} must be a dict of columns and of what is "
+                "between two values of a text, at least one character"
+            )
+        if group in texts[: len(texts) // 2]:
+            raise ConfigError(
+                f"ReaderConfig.separators divides the values of {group!r}, the column of groups "
+                "(--group), of which an example has one; leave one of the two out"
+            )
+
     def _check_format(self, given: str) -> None:
         if given not in FORMATS:
             raise ConfigError(f"ReaderConfig.format={given!r} must be one of {FORMATS}")
@@ -221,7 +240,7 @@ class ReaderConfig:
                 "which is always hashed; leave it out"
             )
         self._check_text(given)
-        for field in ("nan_columns", "ignore", "weight", "group"):
+        for field in ("nan_columns", "ignore", "weight", "group", "separators"):
             if given not in WITH_COLUMNS and getattr(self, field):
                 raise ConfigError(
                     f"ReaderConfig.{field}={getattr(self, field)!r}: only parquet and csv have "

@@ -44,7 +44,7 @@ class CsvFiles:
 
     def __init__(self, config: ReaderConfig, named: Collection[str] = ()) -> None:
         self._config = config
-        self._named = frozenset(named)
+        self._named = frozenset([*named, *(config.separators or ())])
 
     def fields(self, path: LogFile) -> list[pa.Field]:
         """The columns of a file, in types that its first block fits: int64, float64 or string;

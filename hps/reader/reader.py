@@ -31,10 +31,10 @@ from hps.reader.position import Cut, Position
 from hps.reader.reading_rules import (
     buffer_state,
     check_buffer,
-    check_fields,
+    check_divided,
     check_keys,
     check_sample,
-    fields_state,
+    divided_state,
     sample_state,
     stored_transform,
 )
@@ -328,7 +328,7 @@ class Reader(ABC, Iterator[Batch]):
             "dense": self.schema.num_dense,
             **self._dense_state(),
             "keys": self.config.key_rule,
-            **fields_state(self.config),
+            **divided_state(self.config),
             "features": {name: list(names) for name, names in self.schema.features().items()},
             **({} if self.transform is None else {"transform": self.transform.name}),
         }
@@ -358,7 +358,7 @@ class Reader(ABC, Iterator[Batch]):
         check_buffer(self.config, state)
         check_sample(self.config, state)
         check_keys(self.config, state)
-        check_fields(self.config, state)
+        check_divided(self.config, state)
         self._check_transform(state.get("transform"))
         config = self._with_transform_of(state)
         self._take_features(state)

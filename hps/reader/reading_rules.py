@@ -77,25 +77,34 @@ def check_sample(config: ReaderConfig, state: JsonView) -> None:
             )
 
 
-def fields_state(config: ReaderConfig) -> Json:
-    """Of a position: the fields of the indices of libsvm; nothing without them."""
-    return {} if config.fields is None else {"fields": dict(config.fields)}
+_DIVIDED_BY = {
+    "fields": ("field {!r} has the indices", "fields"),
+    "separators": ("column {!r} is divided by", "separators"),
+}
 
 
-def check_fields(config: ReaderConfig, state: JsonView) -> None:
-    """Refuses to go on with indices that belong to other fields.
+def divided_state(config: ReaderConfig) -> Json:
+    """Of a position: the fields of the indices of libsvm, what divides columns of text; nothing
+    without them."""
+    given = {name: getattr(config, name) for name in _DIVIDED_BY}
+    return {name: dict(value) for name, value in given.items() if value is not None}
+
+
+def check_divided(config: ReaderConfig, state: JsonView) -> None:
+    """Refuses to go on with values that are divided otherwise.
 
     Raises:
-        ConfigError: names the first field that differs.
+        ConfigError: names the first field or column that differs.
     """
-    stored, own = state.get("fields") or {}, config.fields or {}
-    if stored == own:
-        return
-    name = next((one for one in (*stored, *own) if stored.get(one) != own.get(one)), "")
-    raise ConfigError(
-        f"the position is of a log whose field {name!r} has the indices {stored.get(name)!r}, this "
-        f"reader gives it {own.get(name)!r}; give the same fields, or read from the beginning"
-    )
+    for key, (words, what) in _DIVIDED_BY.items():
+        stored, own = state.get(key) or {}, getattr(config, key) or {}
+        name = next((one for one in (*stored, *own) if stored.get(one) != own.get(one)), None)
+        if name is not None:
+            raise ConfigError(
+                f"the position is of a log whose {words.format(name)} {stored.get(name)!r}, this "
+                f"reader gives it {own.get(name)!r}; give the same {what}, or read from the "
+                "beginning"
+            )
 
 
 def buffer_state(config: ReaderConfig) -> Json:

@@ -208,7 +208,7 @@ class RecordReader(Reader):
         """Name of each column of the first file -> its type, in the file's order."""
         return {field.name: field.type for field in self._fields}
 
-    def raw_rows(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def raw_rows(self, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         """Columns as the files have them, of all examples of the first epoch, in its order.
 
         Values of csv are the bytes of their text, also of numbers. The reader's own place does not
@@ -257,6 +257,9 @@ class RecordReader(Reader):
             table, is_shared = owner
             is_text = is_text_feature(field.type)
             use = self._feature(name, kind, table, is_shared=is_shared, is_text=is_text)
+            separator = (self.config.separators or {}).get(name)
+            if separator is not None:
+                return replace(use, why=f"{use.why}; values divided by {separator!r}")
             is_marked = name in self.leading_zeros
             return replace(use, why=f"{use.why}; {WITH_ZEROS}") if is_marked else use
         if name == self._group:

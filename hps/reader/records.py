@@ -27,6 +27,7 @@ from hps.reader.columns import (
     is_number,
     keys_of_columns,
     one_each,
+    split_values,
     to_floats,
     to_groups,
     without_views,
@@ -168,11 +169,12 @@ class RecordColumns:
             good &= (weights >= 0) & (weights <= _MAX_WEIGHT)
         missing = self.missing_rule()
         members = [column for table in self.schema.tables.values() for column in table]
-        if self.config.format == "csv":
-            for column in members:
-                columns[column.name] = self._one_each(
-                    columns[column.name], column.name, piece, where
-                )
+        separators = self.config.separators or {}
+        for name in {column.name for column in members}:
+            if name in separators:
+                columns[name] = split_values(columns[name], separators[name])
+            elif self.config.format == "csv":
+                columns[name] = self._one_each(columns[name], name, piece, where)
         keys = keys_of_columns(
             [(columns[column.name], column.seed, missing) for column in members],
             self.config.hashes_numbers,
@@ -211,7 +213,8 @@ class RecordColumns:
             raise DataError(
                 f"{where}, {piece.row_in_words(several)}: column {name!r} holds "
                 f"{str(column[several].as_py())[:60]}, and a csv log has one value an example; "
-                "give that, or train on parquet or record batches, whose columns may hold lists"
+                "give that, train on parquet or record batches, whose columns may hold lists, or "
+                "say in a features file what divides the column's text (separator)"
             )
         return plain
 

@@ -49,6 +49,7 @@ class FewRows:
         self._tables = list(columns.schema.tables)
         self._is_plain = not config.is_sample
         has_texts = config.format in TEXTS
+        separators = config.separators or {}
         self._native = _C.FewRows(
             is_csv=config.format == "csv",
             hashes_numbers=config.hashes_numbers,
@@ -62,7 +63,12 @@ class FewRows:
         for members in columns.schema.tables.values():
             self._native.add_table()
             for column in members:
-                self._native.add_feature(column.name, column.seed, column.name in left_out)
+                self._native.add_feature(
+                    column.name,
+                    column.seed,
+                    column.name in left_out,
+                    separators.get(column.name, ""),
+                )
 
     def batch_of(self, given: Mapping[str, Any]) -> Batch | None:
         """The batch, or None where anything is not plain: other types than lists, tuples and arrays

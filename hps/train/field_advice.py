@@ -34,7 +34,9 @@ def advice_on(reader: "Reader", kind: str) -> list[str]:
     if reader.format == "libsvm":
         return [*advice, *_on_one_bag(reader, kind)]
     if reader.format in ("csv", "criteo"):
-        return [*advice, *_on_sequences(reader)]
+        return [*advice, *_on_sequences(reader), *_on_divided(reader)]
+    if reader.format == "parquet":
+        return [*advice, *_on_divided(reader)]
     return [*advice, *_on_numbers(reader)] if reader.format == "libffm" else advice
 
 
@@ -72,11 +74,30 @@ def _on_sequences(reader: "Reader") -> list[str]:
     transform = reader.transform
     if not isinstance(transform, FeatureTransform):
         return []
+    several = "write the log as parquet, with a column of lists"
+    if reader.format == "csv":
+        several = "say what divides the text (separator), or " + several
     return [
         f"warning: column {name!r} is described as a sequence, and holds one key an example, its "
-        f"whole text, as all columns of {reader.format} do; for several keys write the log as "
-        "parquet, with a column of lists"
+        f"whole text, as all columns of {reader.format} do; for several keys {several}"
         for name in transform.measured.of_kind(SEQUENCE)
+        if name not in transform.measured.separators
+    ]
+
+
+def _on_divided(reader: "Reader") -> list[str]:
+    """Of columns whose text is one key and looks like several."""
+    from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
+
+    if not isinstance(reader, RecordReader):
+        return []
+    from hps.reader.divided import seem_divided
+
+    return [
+        f"warning: many texts of column {name!r} hold {separator!r}, and each text is one key; if "
+        f'they are several values, say so: kind = "sequence" and separator = "{separator}" in a '
+        "features file (--features)"
+        for name, separator in seem_divided(reader).items()
     ]
 
 

@@ -409,6 +409,7 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         "negative_rate": config.negative_rate,
         **({"nan_columns": list(config.nan_columns)} if config.nan_columns else {}),
         **({"vocabularies": dict(config.vocabularies)} if config.vocabularies else {}),
+        **({"separators": dict(config.separators)} if config.separators else {}),
         **({} if config.fields is None else {"fields": dict(config.fields)}),
         **({} if config.slot_layout is None else {"slot_layout": config.slot_layout}),
         **({ZEROS: reader.leading_zeros} if reader.leading_zeros else {}),

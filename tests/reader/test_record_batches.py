@@ -166,6 +166,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"nan_columns": ["age"]},
     {"dense_transform": "signed_log1p"},
     {"vocabularies": {"large": "city"}},
+    {"separators": {"large": "1"}},
     {"label": "count"},
     {"needs_labels": False, "label": "absent", "weight": "none", "group": "neither"},
     {"weight": "score"},
