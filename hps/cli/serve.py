@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     from hps.cli.table_text import parse_table
     from hps.common.process_memory import keep_freed_memory
+    from hps.service.messages.addresses import check_free
     from hps.service.server.descriptors import raise_descriptor_limit
     from hps.service.server.log_lines import LogLines
     from hps.service.server.server import Server
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     index, count = _shard(arguments.shard)
     tables = [parse_table(text) for text in arguments.table]
     check_new_store(arguments.store)
+    check_free({"--listen": arguments.listen, "--metrics": arguments.metrics})
     shard = Shard(
         _location(arguments),
         ShardOptions(

@@ -40,12 +40,16 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     from hps.common.process_memory import keep_freed_memory
+    from hps.service.messages.addresses import check_free
     from hps.service.server.descriptors import raise_descriptor_limit
     from hps.service.server.log_lines import LogLines
 
     keep_freed_memory(arenas=_ARENAS)
     raise_descriptor_limit()
     options = _options(arguments)
+    check_free(
+        {"--listen": arguments.listen, "--http": arguments.http, "--metrics": arguments.metrics}
+    )
     log = LogLines(sys.stderr, calls=arguments.log_calls)
     from hps.serving.server import ModelServer
     from hps.train.model import Model  # torch takes its time to import

@@ -4,6 +4,7 @@ Above it: pytest. Below it: hps.cli.serve_model over a real store.
 """
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +67,18 @@ def test_what_cannot_work_is_said_at_the_start(
     arguments = ["serve-model", store, "--listen", "127.0.0.1:0", "--dram", "8MiB", *flags]
     assert main(arguments) == 1
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--http", "--metrics"])
+def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        ports = {"--listen": "127.0.0.1:0", flag: taken}
+        flags = [text for pair in ports.items() for text in pair]
+        assert main(["serve-model", str(tmp_path / "nowhere"), *flags]) == 1
+    assert f"{flag} {taken}: cannot listen there: Address already in use" in capsys.readouterr().err
 
 
 def test_the_version_of_a_store_is_its_checkpoints_tag_or_else_its_id(

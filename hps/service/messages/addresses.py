@@ -6,6 +6,7 @@ system's resolver.
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 
 from hps.errors import ConfigError
 
@@ -29,6 +30,30 @@ def split_address(flag: str, address: str, example: str = "127.0.0.1:50051") -> 
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{flag} {address!r}: write HOST:PORT, such as {example}")
     return host, int(port)
+
+
+def check_free(addresses: Mapping[str, str | None]) -> None:
+    """Refuses addresses that cannot be listened on now, so that this is told before a store is
+    opened or a model loaded; the server's own listening has the last word.
+
+    Args:
+        addresses: flag -> HOST:PORT; None for one that was not given.
+
+    Raises:
+        ConfigError: names the flag and the system's reason.
+    """
+    for flag, address in addresses.items():
+        if address is None:
+            continue
+        host, port = split_address(flag, address)
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            raise ConfigError(
+                f"{flag} {address}: cannot listen there: {error.strerror or error}; check whether "
+                "another server uses this port, or give another one"
+            ) from error
 
 
 def is_loopback(host: str) -> bool:

@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps.cli.serve over a real store and log.
 
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -278,6 +279,20 @@ def test_flags_that_cannot_work_are_refused(
 
     assert main(["serve", "--store", str(store), *flags]) == 1
     assert words in capsys.readouterr().err and not store.exists()
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--metrics"])
+def test_a_port_that_is_taken_leaves_no_store_behind(
+    store: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hps.cli.main import main
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        flags = ["--table", "name=ads,dim=4", flag, taken]
+        assert main(["serve", "--store", str(store), *flags]) == 1
+    assert f"{flag} {taken}: cannot listen there" in capsys.readouterr().err
+    assert not store.exists()
 
 
 def test_a_table_is_described_in_one_flag() -> None:
