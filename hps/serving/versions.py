@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError
+from hps.errors import ConfigError, StoreError
 from hps.service.messages.status import Code, Refusal, late, not_found
 from hps.service.server.log_lines import LogLines
 from hps.serving.refusals import invalid
@@ -55,7 +55,17 @@ class Versions:
         self._check_published()
         if not 0 <= limit <= MOST_LISTED:
             raise invalid(f"limit={limit}: it is at most {MOST_LISTED} versions")
-        kept, listed = self._model.versions(limit or LISTED)
+        return self._told(*self._model.versions(limit or LISTED))
+
+    def _after_change(self) -> Json:
+        """As `state`; with an error and no list where the versions cannot be listed now: what was
+        asked for has been done."""
+        try:
+            return self.state()
+        except StoreError as error:
+            return {**self._told(0, []), "error": f"the versions cannot be listed now: {error}"}
+
+    def _told(self, kept: int, listed: list[Json]) -> Json:
         now = self._model.following()
         return {
             "served": now["version"],
@@ -77,7 +87,7 @@ class Versions:
             deadline: monotonic; it waits no longer for the version to be served.
 
         Returns:
-            What `state` does.
+            What `state` does; `error` says so where the versions cannot be listed afterwards.
 
         Raises:
             Refusal: the model is of a store, the version is not kept, another change is under way,
@@ -89,13 +99,13 @@ class Versions:
             raise invalid(f"version={number}: a version is numbered from 1 on")
         self._check_kept(number)
         self._change(number, deadline)
-        return self.state()
+        return self._after_change()
 
     def follow(self, deadline: float) -> Json:
         """Takes newer versions over from now on; as `go_to`."""
         self._check_published()
         self._change(0, deadline)
-        return self.state()
+        return self._after_change()
 
     def close(self) -> None:
         """Begins no change any more. One that is under way ends with the model."""

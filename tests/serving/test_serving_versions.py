@@ -71,6 +71,24 @@ def client_of(local: Local, name: str = NAME, **more: Any) -> ModelServerClient:
     return ModelServerClient(ClientConfig(addresses=[local.server.address], **more), name)
 
 
+def test_a_change_that_was_made_is_no_error_when_the_list_is_away(
+    followed: tuple[hps.Model, Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, local = followed
+
+    def fail(*_: Any) -> None:
+        raise hps.StoreError(5, "the place is away")
+
+    monkeypatch.setattr(model, "check_kept", lambda number: None)
+    with client_of(local) as client:
+        monkeypatch.setattr(type(model), "versions", fail)
+        state = client.go_to(2)
+        assert (state["served"], state["following"], state["versions"]) == (2, False, [])
+        assert "cannot be listed now" in state["error"] and "is away" in state["error"]
+        with pytest.raises(hps.HpsError, match="the place is away"):
+            client.versions()
+
+
 def test_a_server_goes_back_and_forth_and_follows_again(
     days: Path, place: Path, expected: dict[str, torch.Tensor], followed: tuple[hps.Model, Local]
 ) -> None:
