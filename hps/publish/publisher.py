@@ -255,8 +255,13 @@ def _commit(destination: Destination, version: Version) -> None:
 
 
 def _is_of(version: Version, after: Published, options: PublishOptions) -> bool:
-    """Whether publishing this again would make the same."""
-    return options.kind != BASE and version.source == source_of(after, options)
+    """Whether publishing this again would make the same, its graph included."""
+    if options.kind == BASE or version.source != source_of(after, options):
+        return False
+    if options.graph is None or version.model is None or after.model is None:
+        return True
+    graph = version.model.graph
+    return graph is not None and graph.mark == options.graph.mark(after.model)
 
 
 def _changed_bytes(version: Version) -> int:

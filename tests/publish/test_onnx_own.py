@@ -17,7 +17,10 @@ import torch
 
 import hps
 from hps.publish.destination import open_destination
-from hps.publish.graph import DenseGraph
+from hps.publish.graph import DenseGraph, FixedGraph
+from hps.publish.options import PublishOptions
+from hps.publish.publisher import Publisher
+from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import chain_of
 from hps.service.messages.status import Refusal
 from hps.serving.scorer import Scorer, ScoringOptions
@@ -222,6 +225,27 @@ def test_a_delta_of_the_same_graph_over_other_bags_is_scored_over_these(tmp_path
         learn(server, sums, 2)
         server.publish(place, model=sums, onnx=other, kind="delta")
         expected = scores(sums, batch)
+    with hps.Model.load(place, dram="16MiB") as model:
+        assert_close(model.predict(batch), expected)
+
+
+def test_another_graph_of_the_same_checkpoint_is_published(tmp_path: Path) -> None:
+    batch, place = a_batch(9, COUNTS, 6), tmp_path / "pub"
+    with a_server(tmp_path / "store", *TABLES) as server:
+        means = Mine(server)
+        means(batch)
+        learn(server, means, 1)
+        graph = hps.export_dense(means, batch)
+        sums = Sums(server)
+        sums.load_state_dict(means.state_dict())
+        other = hps.export_dense(sums, batch)
+        server.publish(place, model=means, onnx=graph)
+        expected = scores(sums, batch)
+    origin = StoreOrigin(tmp_path / "store")
+    for given, version, kind in ((graph, 1, None), (other, 2, "delta"), (other, 2, None)):
+        with Publisher(origin, place, PublishOptions(graph=FixedGraph(given))) as publisher:
+            made = publisher.publish()
+        assert (made["version"], made["kind"]) == (version, kind)
     with hps.Model.load(place, dram="16MiB") as model:
         assert_close(model.predict(batch), expected)
 
