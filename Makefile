@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
 .PHONY: build demo test chromium torture check proto pages wheel wheel-test format bench gpu native
-.PHONY: asan tsan clean container-lint
+.PHONY: asan tsan clean container-lint docs docs-check
 
 build:
 	@tools/bootstrap.sh
@@ -39,6 +39,14 @@ proto: build ## Generate hps/v1 from proto/.
 
 pages: build ## Man pages and the shells' completions, of the parsers: man/, completions/.
 	$(PYTHON) -m tools.shell_pages
+
+docs: build ## The documentation site: build/site/, with warnings as errors.
+	@tools/site/build.sh
+
+docs-check: docs ## The built site in a browser: links, accessibility, a phone's width.
+	@tools/chromium.sh
+	@tools/site/axe.sh
+	$(PYTHON) -m pytest -m docs tests/site
 
 wheel: build ## dist/: the sdist, and a manylinux wheel for each Python from 3.11 on that is found.
 	@tools/wheels.sh

@@ -90,7 +90,7 @@ def test_the_example_of_the_life_cycle_prints_what_the_page_says(
 ) -> None:
     page = (ROOT / "docs/life_cycle.md").read_text()
     exec(compile(page.split("```python\n")[1].split("```")[0], "life_cycle.md", "exec"), {})
-    assert f"prints\n\n```\n{capsys.readouterr().out}```\n" in page
+    assert f"prints\n\n```text\n{capsys.readouterr().out}```\n" in page
 
 
 def test_the_example_of_narrow_rows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

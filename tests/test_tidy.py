@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT_ENDINGS = (".py", ".pyi", ".cc", ".h", ".cu", ".cuh", ".sh", ".md", ".toml", ".json", ".txt")
 TEXT_ENDINGS += (".proto", ".svg", "Makefile", "run")
 TOP_LEVEL = {".ci", ".clang-format", ".gitignore", "ARCHITECTURE.md", "CMakeLists.txt", "LICENSE"}
-TOP_LEVEL |= {".github", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy"}
+TOP_LEVEL |= {".github", "mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy"}
 TOP_LEVEL |= {
     "MANIFEST.in",
     "Makefile",

@@ -407,9 +407,12 @@ class ClusterParameterServer:
 
         Raises:
             ConfigError: a bad tag, a promoted name, or tags that differ; a model or reader that
-            could not be read back. StoreError: a rank's disk is full, or refused; the one before it
-            stays the newest. NonFiniteError: on a GPU, of the last step. ClusterError: a rank is
-            gone; an opening finds this one or the one before it. All on every rank.
+                could not be read back.
+            StoreError: a rank's disk is full, or refused; the one before it stays the newest.
+            NonFiniteError: on a GPU, of the last step.
+            ClusterError: a rank is gone; an opening finds this one or the one before it.
+
+        Each is raised on every rank.
         """
         info = self._kept("checkpoint").checkpoint(tag, model, reader)
         self._exchanges.gradients.forget_residuals()
@@ -427,9 +430,11 @@ class ClusterParameterServer:
             (model, reader) as they were given to checkpoint(), on every rank; each None if not.
 
         Raises:
-            ConfigError: no such checkpoint; a pipeline is open on some rank. CorruptionError: a
-            part is damaged. StoreError: CLUSTER could not be written; a part of other ranks is seen
-            by no rank. If some ranks went back already, none is taken until a restore succeeds.
+            ConfigError: no such checkpoint; a pipeline is open on some rank.
+            CorruptionError: a part is damaged.
+            StoreError: CLUSTER could not be written; a part of other ranks is seen by no rank.
+
+        If some ranks went back already, no checkpoint is taken until a restore succeeds.
         """
         dense = self._kept("restore").restore(tag)
         self._exchanges.gradients.forget_residuals()

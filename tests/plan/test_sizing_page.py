@@ -21,7 +21,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster_sizing.md"
 
 def test_the_worked_example_prints_what_the_page_shows(capsys):
     text = PAGE.read_text()
-    command = text.split("```\nhps ")[1].split("```")[0]
+    command = text.split("```sh\nhps ")[1].split("```")[0]
     shown = text.split("```text\n")[1].split("```")[0]
     assert main(shlex.split(command.replace("\\\n", " "))) == 0
     assert capsys.readouterr().out == shown
@@ -29,7 +29,7 @@ def test_the_worked_example_prints_what_the_page_shows(capsys):
 
 
 def test_the_example_without_a_limit_of_computing_needs_seven_ranks(capsys):
-    command = PAGE.read_text().split("```\nhps ")[1].split("```")[0].replace("\\\n", " ")
+    command = PAGE.read_text().split("```sh\nhps ")[1].split("```")[0].replace("\\\n", " ")
     words = shlex.split(command)
     place = words.index("--rank-examples-per-second")
     assert main(words[:place] + words[place + 2 :]) == 0

@@ -1,6 +1,6 @@
 """A page as a browser shows it: headless Chromium, and the tree of elements that its scripts leave.
 
-Above it: test_page_in_browser.py. Below it: Chromium, where HPS_CHROMIUM or the PATH has one.
+Above it: test_page_in_browser.py, tests/site/. Below it: Chromium, where HPS_CHROMIUM or the PATH has one.
 """
 
 import json
@@ -110,17 +110,18 @@ class Shown:
     asked: list[str]
 
 
-def show(browser: str, path: Path, scratch: Path) -> Shown:
+def show(browser: str, page: Path | str, scratch: Path) -> Shown:
     """Opens a page, with a network on which no name is found.
 
     Args:
         browser: as find_browser has it.
-        path: of the page.
+        page: its path, or its URL with a number for a host.
         scratch: an empty folder for what the browser keeps.
     """
+    where = page if isinstance(page, str) else page.resolve().as_uri()
     log = scratch / "network.json"
     keeps = f"--user-data-dir={scratch / 'profile'}"
-    out, said = _run([browser, *_QUIET, keeps, f"--log-net-log={log}", path.resolve().as_uri()])
+    out, said = _run([browser, *_QUIET, keeps, f"--log-net-log={log}", where])
     tree = _Tree()
     tree.feed(out)
     tree.close()

@@ -352,8 +352,8 @@ class RemoteParameterServer:
     def erase_where(self, table: str, **where: Unpack[WhereFields]) -> int:
         """Erases the rows for which all that is given holds, on all shards; tells how many.
 
-        Args: as `hps.ParameterServer.erase_where`. Each shard decides which of its rows it means,
-            by the changes that reached it before, and is asked exactly once.
+        The arguments are those of `hps.ParameterServer.erase_where`. Each shard decides which of
+        its rows they mean, by the changes that reached it before, and is asked exactly once.
 
         Raises:
             ConfigError: as there; or a server of an older hps. RemoteError: as push, which also
@@ -426,8 +426,8 @@ class RemoteParameterServer:
         rows. A change of the table makes the next piece raise.
 
         Raises:
-            ConfigError: unknown table; batch < 1. RemoteError: a shard has gone, or the table was
-            changed.
+            ConfigError: unknown table; batch < 1.
+            RemoteError: a shard has gone, or the table was changed.
         """
         return self._table_verbs.items(table, batch, state, statistics)
 

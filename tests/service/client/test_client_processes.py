@@ -167,7 +167,8 @@ def test_commands_of_the_pages_train_against_servers(
 ) -> None:
     before, programs = PAGES[page]
     text = (ROOT / page).read_text().split(before)[1]
-    lines = [line for line in text.split("```\n")[1].replace("\\\n", " ").splitlines() if line]
+    block = text.split("```sh\n")[1].split("```")[0]
+    lines = [line for line in block.replace("\\\n", " ").splitlines() if line]
     held = [HeldPort(), HeldPort()]
     for number, port in zip(("50051", "50052"), held, strict=True):
         lines = [line.replace(number, str(port.number)) for line in lines]
