@@ -28,7 +28,7 @@ _QUIET = (
     "--disable-default-apps",
     "--disable-extensions",
     "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--enable-logging=stderr",
     "--window-size=1200,1000",
     f"--virtual-time-budget={_PAGE_MILLISECONDS}",
@@ -133,7 +133,7 @@ def _asked(log: Path) -> list[str]:
     """What a page asked for, by the browser's record of its network."""
     record = json.loads(log.read_text(encoding="utf-8"))
     begin = record["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
-    found = [event["params"] for event in record["events"] if event["type"] == begin]
+    found = [event.get("params", {}) for event in record["events"] if event["type"] == begin]
     own = [params for params in found if params.get("initiator") != "not an origin"]
     return [params["url"] for params in own if "url" in params]
 

@@ -29,7 +29,7 @@ async function look(job) {
   await new Promise(done => { frame.onload = done; frame.src = "/" + job.page; });
   const inner = frame.contentWindow, page = frame.contentDocument;
   page.body.setAttribute("data-md-color-scheme", job.scheme);
-  await rest(400);
+  await rest(job.axe ? 1500 : 200);
   const one = { ...job, shown: inner.innerWidth, wide: page.documentElement.scrollWidth };
   if (job.axe) {
     const script = page.createElement("script");
@@ -38,7 +38,7 @@ async function look(job) {
     const rules = { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] };
     const told = await inner.axe.run(page, rules);
     one.violations = told.violations.map(rule => ({
-      rule: rule.id, nodes: rule.nodes.map(node => node.html.slice(0, 160) + " " +
+      rule: rule.id, nodes: rule.nodes.map(node => node.target + " " + node.html.slice(0, 160) + " " +
         node.any.concat(node.all).map(check => check.message).join("; ").slice(0, 240)) }));
     one.passes = told.passes.length;
   }

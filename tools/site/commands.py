@@ -42,7 +42,7 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
         actions = [one for one in group._group_actions if _is_shown(one)]
         if actions:
             title = "arguments" if group.title == "positional arguments" else group.title
-            yield f"\n| {title} | |\n| --- | --- |\n"
+            yield f"\n| {title} | what it is |\n| --- | --- |\n"
             yield from (f"| {_flags(one)} | {_help(parser, one)} |\n" for one in actions)
 
 
