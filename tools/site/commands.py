@@ -69,7 +69,7 @@ def _value(action: argparse.Action) -> str:
         return ""
     name = action.metavar or action.dest.upper()
     if action.choices and not action.metavar:
-        name = "{" + ",".join(map(str, action.choices)) + "}"
+        name = "{" + ", ".join(map(str, action.choices)) + "}"
     if isinstance(name, tuple):
         return " ".join(name)
     marks = {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}

@@ -92,7 +92,8 @@ class Links:
         file = resolved(source or place, path)
         if file.startswith("benchmarks/results/"):
             return f"{text}({_between(place, f'{PICTURES}/{Path(file).name}')})"
-        goal = self._places.get(file)
+        is_drawing = file.startswith("docs/") and file.endswith(".svg")
+        goal = file.removeprefix("docs/") if is_drawing else self._places.get(file)
         return f"{text}({_between(place, goal)}{hash_}{anchor})" if goal else found[0]
 
     def _named(self, place: str, source: str, found: re.Match[str]) -> str:
