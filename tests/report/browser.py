@@ -1,6 +1,7 @@
 """A page as a browser shows it: headless Chromium, and the tree of elements that its scripts leave.
 
-Above it: test_page_in_browser.py, tests/site/. Below it: Chromium, where HPS_CHROMIUM or the PATH has one.
+Above it: test_page_in_browser.py, tests/site/. Below it: Chromium, where HPS_CHROMIUM or the PATH
+has one.
 """
 
 import json

@@ -38,8 +38,10 @@ async function look(job) {
     const rules = { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] };
     const told = await inner.axe.run(page, rules);
     one.violations = told.violations.map(rule => ({
-      rule: rule.id, nodes: rule.nodes.map(node => node.target + " " + node.html.slice(0, 160) + " " +
-        node.any.concat(node.all).map(check => check.message).join("; ").slice(0, 240)) }));
+      rule: rule.id,
+      nodes: rule.nodes.map(node => [node.target, node.html.slice(0, 160),
+        node.any.concat(node.all).map(check => check.message).join("; ").slice(0, 240)].join(" ")),
+    }));
     one.passes = told.passes.length;
   }
   found.push(one);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the documentation site to build/site/; a warning is an error.
 #
-# Above it: `make docs`. Below it: mkdocs.yml, tools/site/requirements.txt, drawings.py. The network is
-# needed by pip alone, and only where the packages are not there yet. The site itself asks for nothing
-# elsewhere: no fonts, no scripts; its search runs in the browser.
+# Above it: `make docs`. Below it: mkdocs.yml, tools/site/requirements.txt, drawings.py. The network
+# is needed by pip alone, and only where the packages are not there yet. The site itself asks for
+# nothing elsewhere: no fonts, no scripts; its search runs in the browser.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

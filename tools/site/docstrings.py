@@ -1,14 +1,14 @@
 """Docstrings as mkdocstrings needs them: examples are blocks of code; own arguments are not shown.
 
-Above it: mkdocs.yml. Below it: griffe, which reads the sources.
+Above it: mkdocs.yml. Below it: griffe, which reads the sources;
+docstrings_text.py.
 """
 
-import re
 from typing import Any
 
 from griffe import Extension, Parameters
 
-_EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\n)*\1(?:>>>|\.\.\.).*|\n\1\S.*)*", re.MULTILINE)
+from tools.site.docstrings_text import fenced
 
 
 class Docstrings(Extension):
@@ -21,12 +21,3 @@ class Docstrings(Extension):
         if obj.is_function:  # arguments with an underscore are hps's own
             shown = [one for one in obj.parameters if not one.name.startswith("_")]
             obj.parameters = Parameters(*shown)
-
-
-def fenced(text: str) -> str:
-    """A docstring whose examples are blocks of code.
-
-    Args:
-        text: without the indent of its first line.
-    """
-    return _EXAMPLE.sub(lambda found: f"{found[1]}```pycon\n{found[0]}\n{found[1]}```", text)

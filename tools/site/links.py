@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 
 PICTURES = "pictures"  # the site's folder of pictures from benchmarks/results/
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$\n?", re.MULTILINE | re.DOTALL)
-_NAMED = re.compile(r'(?<!\[)`([\w./-]+\.md|docs/decisions/)`(?:, "([^"\n]+)")?')
+# A page that is named, and a heading of it.
+NAMED = re.compile(r'(?<!\[)`([\w./-]+\.md|docs/decisions/)`(?:, "([^"\n]+)")?')
 _LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?)(?: *\{#([\w.-]+)[^}]*\})? *$", re.MULTILINE)
 
@@ -80,9 +81,13 @@ class Links:
             for part, is_code in outside_blocks(text)
         )
 
+    def place_of(self, place: str, source: str, name: str) -> str | None:
+        """The place of a page that another one names, from the checkout's root or from itself."""
+        return self._places.get(name) or self._places.get(resolved(source or place, name))
+
     def _part(self, place: str, source: str, part: str) -> str:
         part = _LINK.sub(lambda found: self._link(place, source, found), part)
-        return _NAMED.sub(lambda found: self._named(place, source, found), part)
+        return NAMED.sub(lambda found: self._named(place, source, found), part)
 
     def _link(self, place: str, source: str, found: re.Match[str]) -> str:
         text, target = found.groups()
@@ -98,7 +103,7 @@ class Links:
 
     def _named(self, place: str, source: str, found: re.Match[str]) -> str:
         name, heading = found.groups()
-        goal = self._places.get(name) or self._places.get(resolved(source or place, name))
+        goal = self.place_of(place, source, name)
         if goal is None:
             return found[0]
         quoted = f', "{heading}"' if heading else ""
