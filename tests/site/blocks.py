@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # Programs whose words are not looked at: they are not of hps.
 _NAMES = """
-cat cd chmod cp curl docker eval export grpcurl head jq kubectl ls mkdir openssl protoc sbatch source
-systemctl tail useradd
+cat cd chmod cp curl docker eval export grpcurl head jq kubectl ls mkdir openssl protoc sbatch
+source systemctl tail useradd
 """
 OTHERS = frozenset(_NAMES.split())
 # What pages write for something of the reader's own -> what parsers take for it.
