@@ -17,10 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # Programs whose words are not looked at: they are not of hps.
 _NAMES = """
-cat cd chmod cp curl docker eval export grpcurl head jq kubectl ls mkdir openssl protoc sbatch
-source systemctl tail useradd
+cat cd chmod cp curl diff docker echo eval export grep grpcurl head jq kill kubectl ls mkdir openssl
+protoc rm sbatch sed seq sleep sort source systemctl tail test useradd wait wc
 """
 OTHERS = frozenset(_NAMES.split())
+_KEYWORDS = frozenset("! do done else fi if then until while".split())
+_ERRORS = re.compile(r"\b2>(?:&1|\s*\S+)")
 # What pages write for something of the reader's own -> what parsers take for it.
 _PLACEHOLDERS = {"HOST:PORT": "127.0.0.1:50051", "DIR": "dir", "...": ""}
 
@@ -53,7 +55,7 @@ def blocks_of(source: str, text: str) -> Iterator[Block]:
 def commands_of(text: str) -> Iterator[list[str]]:
     """The simple commands of a shell's text: pipes, lists and redirections are taken apart."""
     for line in text.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+        lexer = shlex.shlex(_ERRORS.sub("", line), posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split = True
         words: list[str] = []
         skips = False
@@ -61,6 +63,8 @@ def commands_of(text: str) -> Iterator[list[str]]:
             if set(word) <= set("|&;"):
                 yield from [words] if words else []
                 words = []
+            elif not words and word in _KEYWORDS:
+                continue
             elif set(word) <= set("<>&"):
                 skips = True
             elif skips:
@@ -107,8 +111,8 @@ def _command(words: list[str]) -> str:
             return ""
     program = words[0].rpartition("/")[2]
     if program == "torchrun":
-        module = words.index("-m")
-        return _hps(words[module + 2 :]) if words[module + 1] == "hps" else ""
+        where = words.index("-m") if "-m" in words else len(words)
+        return _script(words[where:]) if words[where:] else ""
     if program in OWN:
         return OWN[program](words[1:])
     return "" if program in OTHERS else f"{program!r} is a program that no test knows"

@@ -153,6 +153,8 @@ WRONG = [
     ("sh", "hps train log.tsv --stroe ctr", "refuses"),
     ("sh", "cat a | hps sevre-model x --http 127.0.0.1:1 &", "refuses"),
     ("sh", "torchrun --nproc-per-node 2 -m hps train a --dimension 3", "refuses"),
+    ("sh", "until hps doctr; do sleep 1; done", "refuses"),
+    ("sh", "hps stats a --jsn b > log 2>&1 &", "refuses"),
     ("sh", "make dcos", "no ['dcos']"),
     ("sh", "pip install '.[train,srve]'", "no extra ['srve']"),
     ("sh", "python examples/no_such.py", "there is no"),

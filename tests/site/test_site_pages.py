@@ -35,12 +35,12 @@ def test_each_page_is_in_the_navigation_once_and_readme_is_the_first() -> None:
 
 
 def test_a_new_tutorial_is_taken_into_the_navigation_and_a_strange_page_is_not() -> None:
-    more = {"tutorials/2_days.md": "# Days", "tutorials/1_csv.md": "# Csv", "else.md": "# Else"}
+    more = {"tutorials/days.md": "# Days", "tutorials/gpu.md": "# GPU", "else.md": "# Else"}
     known = KNOWN | {place: Page(place, place, text) for place, text in more.items()}
     entries = navigation(known)
     (tutorials,) = (what["Tutorials"] for what in entries if "Tutorials" in what)
     assert isinstance(tutorials, list)
-    assert tutorials[-2:] == [{"Csv": "tutorials/1_csv.md"}, {"Days": "tutorials/2_days.md"}]
+    assert tutorials[-2:] == [{"GPU": "tutorials/gpu.md"}, {"Days": "tutorials/days.md"}]
     assert set(known) - set(places(entries)) == {"else.md"}
 
 

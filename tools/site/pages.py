@@ -24,8 +24,7 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "measuring.md",
 }
-# Title -> place, or a section of such. A pattern is all pages that match, under their own titles,
-# in the order of their names. A place in OPTIONAL is left out while there is no such page.
+# Title -> place, or a section of such. A pattern is all pages that match, under their own titles. A place in OPTIONAL is left out while there is no such page.
 Section = dict[str, "str | Section"]
 NAVIGATION: Section = {
     "Home": "index.md",
@@ -97,6 +96,17 @@ NAVIGATION: Section = {
     },
 }
 OPTIONAL = ("dashboard.md", "tutorial.md")
+# The order in which tutorials are read; others follow by their names.
+TUTORIALS = (
+    "train_from_csv",
+    "improve_a_model",
+    "larger_than_memory",
+    "daily_training",
+    "publish_and_serve",
+    "servers",
+    "ranks",
+    "gpu",
+)
 
 
 @dataclass(frozen=True)
@@ -146,13 +156,18 @@ def navigation(known: dict[str, Page], section: Section | None = None) -> list[d
         if isinstance(what, dict):
             entries.append({title: navigation(known, what)})
         elif "*" in what:
-            names = sorted(place for place in known if Path(place).match(what))
+            names = sorted((place for place in known if Path(place).match(what)), key=_order)
             entries += [{known[name].title: name} for name in names]
         elif what in known:
             entries.append({title: what})
         elif what not in OPTIONAL:
             raise ValueError(f"the navigation names {what}, and there is no such page")
     return [entry for entry in entries if all(entry.values())]
+
+
+def _order(place: str) -> tuple[int, str]:
+    stem = Path(place).stem
+    return (TUTORIALS.index(stem) if stem in TUTORIALS else len(TUTORIALS), place)
 
 
 def places(entries: list[dict[str, object]]) -> Iterator[str]:
