@@ -21,7 +21,7 @@ cat cd chmod cp curl diff docker echo eval export grep grpcurl head jq kill kube
 protoc rm sbatch sed seq sleep sort source systemctl tail test useradd wait wc
 """
 OTHERS = frozenset(_NAMES.split())
-_KEYWORDS = frozenset("! do done else fi if then until while".split())
+_KEYWORDS = frozenset(["!", "do", "done", "else", "fi", "if", "then", "until", "while"])
 _ERRORS = re.compile(r"\b2>(?:&1|\s*\S+)")
 # What pages write for something of the reader's own -> what parsers take for it.
 _PLACEHOLDERS = {"HOST:PORT": "127.0.0.1:50051", "DIR": "dir", "...": ""}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.browser import find_browser
-from tests.site.site_browser import AXE, ROOT, SITE, looked_at
+from tests.report.browser import find_browser, show
+from tests.site.site_browser import AXE, ROOT, SITE, looked_at, served
 from tools.site.pages import navigation, pages, places
 
 pytestmark = pytest.mark.docs
@@ -91,6 +91,19 @@ def test_every_page_fits_a_phone(tmp_path: Path) -> None:
         found += looked_at(BROWSER, jobs[start : start + 15], scratch)
     assert {one["shown"] for one in found} == {PHONE}
     assert [one["page"] for one in found if one["wide"] > PHONE] == []
+
+
+@needs_browser
+@pytest.mark.parametrize("how", ["over HTTP", "as files"])
+def test_the_search_finds_words_without_a_network(how: str, tmp_path: Path) -> None:
+    with served([]) as address:
+        root = address if how == "over HTTP" else SITE.as_uri()
+        shown = show(BROWSER, f"{root}/index.html?q=CapacityError", tmp_path)
+    assert shown.console == []
+    assert [url for url in shown.asked if not url.startswith((root, "data:"))] == []
+    found = {link.attributes["href"] for link in shown.page.all("a", "md-search-result__link")}
+    assert any("explanation/tiers.html" in one for one in found)
+    assert any("reference/python/" in one for one in found)
 
 
 def test_the_drawings_lie_in_their_pages() -> None:

@@ -45,6 +45,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return drawings.inlined(text, ROOT / "docs" / Path(place).parent)
 
 
+def on_post_build(config: Any) -> None:
+    """The index of words once more, as a script: pages that are opened as files may read no other
+    kind of file (docs/assets/worker.js)."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text(encoding="utf-8")
+    (folder / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+
+
 def on_post_page(output: str, **_: Any) -> str:
     """The page with what the theme leaves out for those who hear it; more is in site.js."""
     output = output.replace('role="dialog">', 'role="dialog" aria-label="Search">')

@@ -24,7 +24,8 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "measuring.md",
 }
-# Title -> place, or a section of such. A pattern is all pages that match, under their own titles. A place in OPTIONAL is left out while there is no such page.
+# Title -> place, or a section of such. A pattern is all pages that match, under their own titles.
+# A place in OPTIONAL is left out while there is no such page.
 Section = dict[str, "str | Section"]
 NAVIGATION: Section = {
     "Home": "index.md",
