@@ -5,6 +5,7 @@ tests/report/browser.py.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +32,11 @@ async function look(job) {
   page.body.setAttribute("data-md-color-scheme", job.scheme);
   await rest(job.axe ? 1500 : 200);
   const one = { ...job, shown: inner.innerWidth, wide: page.documentElement.scrollWidth };
+  if (job.finds) {  // by a worker, whose time is not the page's: a request that waits lets it pass
+    const results = () => [...page.querySelectorAll("a.md-search-result__link")];
+    for (let turn = 0; turn < 100 && !results().length; turn++) await fetch("/wait");
+    one.found = results().map(link => link.getAttribute("href"));
+  }
   if (job.axe) {
     const script = page.createElement("script");
     script.src = "/axe.min.js";
@@ -61,7 +67,9 @@ class _Handler(SimpleHTTPRequestHandler):
     frame = b""
 
     def do_GET(self) -> None:
-        own = {"/frame.html": (self.frame, "text/html")}
+        if self.path == "/wait":
+            time.sleep(0.1)
+        own = {"/wait": (b"", "text/plain"), "/frame.html": (self.frame, "text/html")}
         if AXE.exists():
             own["/axe.min.js"] = (AXE.read_bytes(), "text/javascript")
         if self.path not in own:
@@ -99,8 +107,8 @@ def looked_at(browser: str, jobs: list[dict[str, Any]], scratch: Path) -> list[d
 
     Args:
         browser: as find_browser has it.
-        jobs: of each `page`, `scheme` ("default" or "slate"), `width` in pixels, `axe`: whether to
-            run it.
+        jobs: of each `page`, `scheme` ("default" or "slate"), `width` in pixels; `axe`: whether to
+            run it; `finds`: whether to wait for what a search finds.
         scratch: an empty folder.
     """
     with served(jobs) as address:
