@@ -77,7 +77,7 @@ class BuildWithPages(build_py):
         super().run()
         if self.editable_mode:
             return  # a checkout has them
-        for pattern in ("docs/**/*.md", "proto/**/*.proto"):
+        for pattern in ("docs/**/*.md", "docs/**/*.svg", "proto/**/*.proto"):
             for page in ROOT.glob(pattern):
                 target = Path(self.build_lib) / "hps" / page.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)

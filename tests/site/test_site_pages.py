@@ -122,6 +122,36 @@ def test_the_page_of_commands_has_every_flag_and_no_folder_of_this_machine() -> 
     assert str(ROOT) not in commands.page()
 
 
+FLAGS = {
+    flag
+    for parser in parsers_of(whole_parser())
+    for action in parser._actions
+    for flag in action.option_strings
+}
+# Of torchrun, docker and Slurm; and a name for several flags.
+OTHER_FLAGS = {"--local-addr", "--max-restarts", "--rdzv-backend", "--build-arg", "--expire"}
+OTHER_FLAGS |= {"--cpus-per-task", "--nodelist", "--requeue", "--signal"}
+# Decisions tell of flags that are gone, the page of measuring of those of one benchmark.
+ABOUT_OTHERS = {page for page in KNOWN if page.startswith("decisions/")} | {"measuring.md"}
+
+
+def unknown_flags(text: str) -> list[str]:
+    """Flags in the code of a page's sentences and tables that no command has."""
+    plain = "".join(part for part, is_code in links.outside_blocks(text) if not is_code)
+    codes = " ".join(re.findall(r"`([^`]+)`", plain))
+    named = re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", codes)
+    return [flag for flag in named if flag not in FLAGS | OTHER_FLAGS]
+
+
+@pytest.mark.parametrize("place", sorted(set(KNOWN) - ABOUT_OTHERS))
+def test_every_flag_that_a_page_names_is_one(place: str) -> None:
+    assert unknown_flags(KNOWN[place].text) == []
+
+
+def test_a_flag_that_is_none_is_found() -> None:
+    assert unknown_flags("`--dram 1GiB`, `hps train --drma 2`, --other\n") == ["--drma"]
+
+
 def described(file: Any) -> Iterator[tuple[str, list[str]]]:
     """Names of a file's services, messages and enums, by its descriptor, with what is in each."""
     for service in file.services_by_name.values():
