@@ -8,14 +8,20 @@ import io
 import json
 import shutil
 import struct
+import subprocess
+import sys
+import time
+import urllib.request
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hps
 from hps.cli.main import main
 from tests.logs import write_criteo
+from tests.ports import HeldPort
 from tests.site.blocks import Block, blocks_of, problem_of
 from tools.site.pages import ROOT, pages
 
@@ -121,7 +127,26 @@ def test_a_block_runs_and_prints_what_the_page_says(
         assert 0 <= names["folded"] < 2**64
 
 
-def test_the_five_minutes_end_with_a_model_that_scores(
+def answered(request: bytes, port: HeldPort, log: Path) -> dict[str, Any]:
+    """What the page's server answers to its request."""
+    program = [sys.executable, "-m", "hps", "serve-model", "published", "--http"]
+    program += [f"127.0.0.1:{port.number}"]
+    with log.open("w") as out, subprocess.Popen(program, stdout=out) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while "listening" not in log.read_text():
+                assert server.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            place = f"http://127.0.0.1:{port.number}/v2/models/published/infer"
+            with urllib.request.urlopen(place, data=request, timeout=30) as reply:
+                found: dict[str, Any] = json.load(reply)
+        finally:
+            server.terminate()
+    assert server.returncode == 0
+    return found
+
+
+def test_the_five_minutes_end_with_a_server_that_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -135,18 +160,27 @@ def test_the_five_minutes_end_with_a_model_that_scores(
             text = text.replace(large, small)
         if block.kind == "python":
             exec(compile(text, "start.md", "exec"), {"__name__": "page"})
+            assert 0 < float(capsys.readouterr().out.strip().splitlines()[-1]) < 1
         for line in text.splitlines() if block.kind == "sh" else ():
             words = line.split()
-            if words[0] == "hps" and words[1] != "serve-model":  # which test_serve_model.py runs
+            if words[0] == "hps" and words[1] != "serve-model":
                 assert main([*words[1:]]) == 0, line
                 done.append(words[1])
     assert done == ["generate", "train", "evaluate", "predict", "publish"]
-    out = capsys.readouterr().out
-    assert "listening" not in out and 0 < float(out.strip().splitlines()[-2]) < 1
-    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 501
-    with hps.Model.load(tmp_path / "published") as model:
-        (batch, *_) = model.open_reader([str(tmp_path / "test.tsv")])
-        assert len(model.predict(batch)) > 0
+    scores = (tmp_path / "scores.csv").read_text().splitlines()
+    assert len(scores) == 501
+    # What jq makes of the first line, as the page's last command has it.
+    line = (tmp_path / "test.tsv").read_text().splitlines()[0]
+    tensor = {"name": "lines", "datatype": "BYTES", "shape": [1], "data": [line]}
+    assert (
+        'jq -R \'{inputs: [{name: "lines", datatype: "BYTES", shape: [1], data: [.]}]}\''
+        in (ROOT / "docs/start.md").read_text()
+    )
+    request = json.dumps({"inputs": [tensor]}).encode()
+    with HeldPort() as port:
+        (output,) = answered(request, port, tmp_path / "said")["outputs"]
+    assert output["name"] == "probability"
+    assert output["data"] == pytest.approx([float(scores[1])], rel=1e-5)
 
 
 WRONG = [

@@ -14,7 +14,7 @@ import pytest
 
 import hps
 from hps.cli.whole_command import parsers_of, whole_parser
-from tools.site import api, commands, decisions, drawings, links, messages
+from tools.site import api, commands, drawings, links, messages
 from tools.site.docstrings_text import fenced
 from tools.site.pages import ROOT, Page, navigation, pages, places
 
@@ -216,13 +216,18 @@ message Ask {
         messages.parse("message A {\n  extend B {\n  }\n}\n", "a.proto")
 
 
-def test_each_decision_is_listed_with_a_sentence() -> None:
-    texts = {page.place: page.text for page in KNOWN.values() if "decisions/0" in page.place}
-    rows = [line for line in decisions.page(texts).splitlines() if line.startswith("| 0")]
-    assert len(rows) == len(texts) > 35
-    for row in rows:
-        number, title, sentence = row.strip("| ").split(" | ", 2)
-        assert number in title and 20 < len(sentence) < 500, row
+def test_each_decision_is_listed_once_with_a_line_of_its_own() -> None:
+    rows = re.findall(
+        r"^\| (\d{4}) \| \[(.+)\]\((\d{4}-.+\.md)\) \| (.+) \|$",
+        KNOWN["decisions/index.md"].text,
+        re.MULTILINE,
+    )
+    pages_of_decisions = [place for place in KNOWN if re.match(r"decisions/\d", place)]
+    assert [f"decisions/{name}" for _, _, name, _ in rows] == sorted(pages_of_decisions)
+    assert len({line for *_, line in rows}) == len(rows) > 35
+    for number, title, name, line in rows:
+        assert name.startswith(number) and 30 < len(line) < 160, line
+        assert title.lower() in KNOWN[f"decisions/{name}"].title.lower()
 
 
 def test_drawings_are_those_of_their_sources_and_say_what_they_show() -> None:

@@ -1,8 +1,7 @@
 """Which pages the site has, in which order, and the Markdown of each.
 
 Above it: hooks.py, which hands them to mkdocs; tests/site/, which needs no mkdocs. Below it:
-api.py, commands.py, messages.py and decisions.py, which make the pages that nobody writes by hand;
-links.py.
+api.py, commands.py and messages.py, which make the pages that nobody writes by hand; links.py.
 
 A page has a source (its path in the checkout, or "" where it is made) and a place (its path on the
 site). Each page of docs/ has a place: one that NAVIGATION does not name is refused.
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.site import api, commands, decisions, messages
+from tools.site import api, commands, messages
 
 ROOT = Path(__file__).resolve().parents[2]
 # Files beside docs/ that are pages, too: source -> place.
@@ -135,10 +134,8 @@ def pages(root: Path = ROOT) -> dict[str, Page]:
     sources = {path.relative_to(root).as_posix() for path in (root / "docs").rglob("*.md")}
     places = {source: source.removeprefix("docs/") for source in sorted(sources)} | OUTSIDE
     found = [Page(place, source, (root / source).read_text()) for source, place in places.items()]
-    numbered = [page for page in found if page.place.startswith("decisions/")]
     made = {
         "reference/commands.md": commands.page(),
-        "decisions/index.md": decisions.page({page.place: page.text for page in numbered}),
         **{f"reference/python/{name}.md": text for name, text in api.pages().items()},
         **{f"reference/messages/{name}.md": text for name, text in messages.pages(root).items()},
     }
