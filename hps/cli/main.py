@@ -25,6 +25,7 @@ COMMANDS = {
     "predict": ("predict", "write a stored model's probabilities for a log"),
     "features": ("features", "describe a log's columns in a file to edit"),
     "report": ("report", "a page of plots of training runs"),
+    "dashboard": ("dashboard", "a live page over trainers, servers, ranks and served models"),
     "models": ("models", "the models of a store, and how far each was trained"),
     "lookup": ("lookup", "the row of a raw value of a log, or of a key"),
     "publish": ("publish", "publish a store's model for serving, as a base or what changed"),

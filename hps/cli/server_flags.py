@@ -107,7 +107,7 @@ def client_config(options: argparse.Namespace) -> "ClientConfig | None":
     of_rows = ("client_id", "wire", "push_wire")
     return ClientConfig(
         addresses=parse_addresses(options.server),
-        token=None if options.token is None else _token(options.token),
+        token=None if options.token is None else read_token(options.token),
         tls=tls,
         deadline=options.deadline,
         allow_insecure=options.allow_insecure,
@@ -115,14 +115,19 @@ def client_config(options: argparse.Namespace) -> "ClientConfig | None":
     )
 
 
-def _token(path: Path) -> str:
+def read_token(path: Path, flag: str = "--token") -> str:
+    """The token that a file holds.
+
+    Raises:
+        ConfigError: it cannot be read, or holds none; names the flag.
+    """
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
-            f"--token {path}: {reason}; name a file that holds the token, not the token itself"
+            f"{flag} {path}: {reason}; name a file that holds the token, not the token itself"
         ) from error
     if not token:
-        raise ConfigError(f"--token {path}: the file holds no token")
+        raise ConfigError(f"{flag} {path}: the file holds no token")
     return token

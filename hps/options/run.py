@@ -98,6 +98,27 @@ class OutputOptions:
         "folder for TensorBoard's event files: losses, AUC, rates, hit rates",
         metavar="DIR",
     )
+    metrics: str | None = option(
+        None,
+        WORD,
+        "address of the run's figures for Prometheus and 'hps dashboard', such as 127.0.0.1:9200; "
+        "under torchrun rank R takes the port R above it",
+        metavar="HOST:PORT",
+    )
+    metrics_tokens: str | Path | None = option(
+        None,
+        PATH,
+        "tokens of those who may read them, JSON as --tokens of hps serve takes it; anyone if not "
+        "given",
+        metavar="FILE",
+    )
+    metrics_cert: str | Path | None = option(
+        None, PATH, "certificate (PEM), for HTTPS, with --metrics-key", metavar="FILE"
+    )
+    metrics_key: str | Path | None = option(
+        None, PATH, "key of --metrics-cert (PEM)", metavar="FILE"
+    )
+    metrics_insecure: bool = switch("with --metrics: listen beyond this machine without TLS")
     publish: str | None = option(
         None,
         WORD,

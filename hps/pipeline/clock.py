@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hps.pipeline.trace import Trace
+    from hps.pipeline.slices import SliceSink
 
 STAGES = ("network", "fetch", "copy", "compute")
 INPUT, OUTPUT = "input", "output"
@@ -48,7 +48,7 @@ class StageClock:
         ranges: where the stages' work is named, batch by batch.
     """
 
-    def __init__(self, trace: "Trace | None" = None, ranges: Ranges | None = None) -> None:
+    def __init__(self, trace: "SliceSink | None" = None, ranges: Ranges | None = None) -> None:
         self._trace = trace
         self._ranges = ranges
         self._busy = dict.fromkeys(STAGES, 0.0)

@@ -28,7 +28,7 @@ from hps.types import Batch
 
 if TYPE_CHECKING:
     from hps.contracts.training import RowServer
-    from hps.pipeline.trace import Trace
+    from hps.pipeline.slices import SliceSink
 
 
 class Pipeline:
@@ -97,7 +97,7 @@ class Pipeline:
         accumulate: int = 1,
         *,
         lookahead: int = 0,
-        trace: "Trace | None" = None,
+        trace: "SliceSink | None" = None,
     ) -> None:
         require_whole("Pipeline: depth", depth, 0, MAX_DEPTH)
         require_whole("Pipeline: accumulate", accumulate, 1, 2**31)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
@@ -234,6 +234,7 @@ def open_history(
     *,
     goes_on: bool,
     say: Callable[[str], None] = print,
+    others: Sequence[Sink] = (),
 ) -> Iterator[History]:
     """The history of a run, until it ends.
 
@@ -242,12 +243,13 @@ def open_history(
         tensorboard: folder for event files; None for none.
         goes_on: from a checkpoint: what is there stays.
         say: told of what can be written no more.
+        others: sinks beside the files.
 
     Raises:
         ConfigError: tensorboardX is not installed, or the folder of the report is another
             program's or another run's that is under way. StoreError: a file cannot be written.
     """
-    sinks: list[Sink] = []
+    sinks = list(others)
     for folder in (report, tensorboard):
         if folder is not None:
             make_folder(Path(folder))

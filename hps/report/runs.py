@@ -78,17 +78,32 @@ def _figures(path: Path) -> Json:
     return figures
 
 
+def parse_line(text: str | bytes) -> Json | None:
+    """A line of a history: `kind`, `examples` and figures; None of one that a kill has torn.
+
+    Raises:
+        DataError: it is JSON, and no line of a history.
+    """
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(line, dict) or not {"kind", "examples"} <= line.keys():
+        raise DataError("it is not what 'hps train --report' writes")
+    return line
+
+
 def _history(path: Path) -> list[Json]:
     """The lines of all attempts, without what was undone; a line that a kill has torn is the last
     of its attempt."""
     found: list[Json] = []
     for number, text in enumerate(_text(path).splitlines(), 1):
         try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
+            line = parse_line(text)
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+        if line is None:
             continue
-        if not isinstance(line, dict) or not {"kind", "examples"} <= line.keys():
-            raise DataError(f"{path}, line {number}: it is not what 'hps train --report' writes")
         if line["kind"] == BEGIN:
             found = [one for one in found if one["examples"] <= line["examples"]]
         found.append(line)

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import Caller
 from hps.service.server.call_counts import CallCounts
-from hps.service.server.metrics import call_families, tier_families
+from hps.service.server.metrics import call_families
+from hps.service.server.store_metrics import store_families
 from hps.serving.figures import Histogram
 from hps.serving.outcomes import BUCKETS
 from hps.serving.scorer import Scorer
@@ -50,7 +51,7 @@ class ScorerCollector:
         figures = dict(self._scorer.model.server.stats())
         tables = figures.get("tables", {}).items()
         figures["tables"] = {name: part for name, part in tables if caller.right(name)}
-        yield from tier_families(figures)
+        yield from store_families(figures)
 
     def _scoring(self) -> Iterator[Metric]:
         scorer = self._scorer

@@ -4,12 +4,16 @@ Above it: opening.py, loop.py. Below it: `TrainingRanks`, `Progress`, `hps.stops
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hps.stops import Stops
 from hps.train.base_rate import FirstLabels
 from hps.train.following import Following
 from hps.train.progress import Progress
 from hps.train.ranks import TrainingRanks
+
+if TYPE_CHECKING:
+    from hps.train.run_metrics import RunMetrics
 
 
 @dataclass
@@ -21,6 +25,7 @@ class RunContext:
         progress: told how the run goes.
         stops: what asks it to stop.
         following: of the folder that is followed; None where DATA was given.
+        metrics: the run's figures; None where nobody asks for them.
         labels: of the log's first examples, once they have been counted; None where they are not.
     """
 
@@ -29,3 +34,4 @@ class RunContext:
     stops: Stops
     labels: FirstLabels | None = None
     following: Following | None = None
+    metrics: "RunMetrics | None" = None

@@ -14,8 +14,9 @@ from hps.common.json_text import Json, JsonView
 from hps.options.run import AUTO
 from hps.pipeline import Bound, bound_of
 from hps.reader.column_use import describe_columns
+from hps.report.stragglers import find_stragglers
 from hps.stops import name_of
-from hps.train.rank_report import find_stragglers, sum_tiers
+from hps.train.rank_report import sum_tiers
 from hps.train.ranks import cores_of_rank
 from hps.train.report import peak_rss_bytes, row_moves, tiers_of
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hps.common.json_text import Json
 from hps.errors import HpsError
 from hps.pipeline import Pipeline, Trace, add_seconds
+from hps.pipeline.slices import SliceSink, one_sink
 from hps.reader.store_rules import check_store
 from hps.stops import StopWaiting
 from hps.train.pausing_log import PausingLog
@@ -77,6 +78,7 @@ class TrainingLoop:
         self._stops = context.stops
         self._following = context.following
         self._validation = begun.validation
+        self._metrics = context.metrics
         self._stopped = 0  # the signal
 
     def run(self, trace: Trace | None = None) -> LoopEnd:
@@ -93,6 +95,8 @@ class TrainingLoop:
             except StopWaiting as stop:  # between two steps
                 self._stopped = stop.signal_number
             add_seconds(stages, batches.seconds())
+            if self._metrics is not None:
+                self._metrics.span_ended(self._trainer.totals, batches.seconds())
             position = batches.state_dict()
             is_over = self._log.is_finished or self._is_limit_reached
             if not self._stopped and self._log.is_at_turn:
@@ -116,8 +120,11 @@ class TrainingLoop:
         depth = self._depths.depth
         lookahead = self._options.lookahead if depth else 0
         accumulate = self._options.accumulate
+        sinks: list[SliceSink] = [] if trace is None else [trace]
+        if self._metrics is not None:
+            sinks.append(self._metrics.slices)
         return Pipeline(
-            self._log, self._server, depth, accumulate, lookahead=lookahead, trace=trace
+            self._log, self._server, depth, accumulate, lookahead=lookahead, trace=one_sink(sinks)
         )
 
     @property
@@ -178,6 +185,8 @@ class TrainingLoop:
                 trainer.step()
                 num_gathered = 0
             self._progress.update(trainer.totals, logits, batch, self._server.stats)
+            if self._metrics is not None:
+                self._metrics.batch_done(trainer.totals, batches)
             seconds_before = self._checkpoints.seconds
             if num_gathered == 0:
                 due = self._checkpoints.boundary.due()

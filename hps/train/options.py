@@ -138,6 +138,7 @@ class TrainOptions(
                 "publish_onnx (--publish-onnx) says what is published; give publish "
                 "(--publish URL), too"
             )
+        self._check_metrics()
         if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
             raise ConfigError(
                 "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "
@@ -177,6 +178,18 @@ class TrainOptions(
             raise ConfigError(
                 f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
                 "(gpu, --gpu) too"
+            )
+
+    def _check_metrics(self) -> None:
+        for name in ("metrics_tokens", "metrics_cert", "metrics_key", "metrics_insecure"):
+            if getattr(self, name) and self.metrics is None:
+                raise ConfigError(
+                    f"{name} (--{name.replace('_', '-')}) is for figures; give their address "
+                    "(metrics, --metrics), too"
+                )
+        if (self.metrics_cert is None) != (self.metrics_key is None):
+            raise ConfigError(
+                "metrics_cert and metrics_key (--metrics-cert, --metrics-key): give both or none"
             )
 
     def _check_follow(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.pipeline import Trace
-from hps.report.history import BEGIN, History, open_history
+from hps.report.history import BEGIN, History, Sink, open_history
 from hps.stops import Stops
 from hps.train.beginning import begin
 from hps.train.boundary import Boundary
@@ -75,7 +75,9 @@ def train(
     """
     try:
         told = progress or Progress(0, StringIO())
-        return _train(options, RunContext(TrainingRanks(world), told, stops or Stops()), mark)
+        context = RunContext(TrainingRanks(world), told, stops or Stops())
+        with _metrics(options, context):
+            return _train(options, context, mark)
     except BaseException as error:
         if world is not None and not getattr(error, "is_shared", False):
             world.abort(f"{type(error).__name__}: {error}")
@@ -83,11 +85,25 @@ def train(
 
 
 def _history(options: TrainOptions, context: RunContext) -> AbstractContextManager[History]:
-    """Of several ranks the first one's alone."""
+    """Files are the first rank's alone; figures are served by each."""
+    own: list[Sink] = [] if context.metrics is None else [context.metrics]
     if context.ranks.rank > 0:
-        return nullcontext(History([]))
+        return nullcontext(History(own))
     say = context.progress.say
-    return open_history(options.report, options.tensorboard, goes_on=options.resume, say=say)
+    return open_history(
+        options.report, options.tensorboard, goes_on=options.resume, say=say, others=own
+    )
+
+
+def _metrics(options: TrainOptions, context: RunContext) -> "AbstractContextManager[object]":
+    """Serves the run's figures, from before anything is read."""
+    if options.metrics is None:
+        return nullcontext()
+    from hps.train.run_metrics import RunMetrics  # the service, only where it is wanted
+
+    context.metrics = RunMetrics(options, context.ranks)
+    context.progress.say(f"figures on {context.metrics.address}/metrics (--metrics)")
+    return context.metrics
 
 
 def _follow(options: TrainOptions, context: RunContext, *, is_new: bool) -> TrainOptions:
@@ -141,6 +157,8 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
             checkpoints = StepCheckpoints(server, boundary, publisher)
             begun = begin(server, options, reader, context, checkpoints)
             publisher.begin(begun.trainer)
+            if context.metrics is not None:
+                context.metrics.begin(server, checkpoints)
             loop = TrainingLoop(server, options, begun, checkpoints, depths, context)
             figures["new_data"] = begun.new_data
             if mark is not None:

@@ -35,6 +35,7 @@ class StepCheckpoints:
         self.publisher = publisher
         self.seconds = 0.0
         self.count = 0
+        self.newest: float | None = None  # when it was taken, seconds since 1970
 
     def batches_of(self, tag: str) -> int | None:
         """Batches that the model under a tag was trained on; None where there is none."""
@@ -56,6 +57,7 @@ class StepCheckpoints:
         self.boundary.checkpoint_done()
         self.publisher.tell(trainer.totals.examples)
         self.count += 1
+        self.newest = time.time()
         self.seconds += time.perf_counter() - start
 
     def save_before(self, error: HpsError, trainer: "Trainer", position: Json) -> None:

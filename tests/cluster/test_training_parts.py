@@ -18,10 +18,11 @@ import hps
 from hps.cluster.world.world import World
 from hps.config import RankEnvironment
 from hps.metrics import BinaryMetrics
+from hps.report.stragglers import find_stragglers
 from hps.train import TrainOptions
 from hps.train.dense import average_in_rank_order
 from hps.train.joined_metrics import joined_metrics
-from hps.train.rank_report import find_stragglers, format_ranks, sum_tiers
+from hps.train.rank_report import format_ranks, sum_tiers
 from hps.train.ranks import TrainingRanks, options_of_rank
 from hps.train.run_mark import RunMark, name_of_run
 from hps.train.totals import Totals

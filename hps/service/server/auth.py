@@ -85,14 +85,19 @@ def anyone(name: str) -> Caller:
 class TokenFile:
     """The tokens of a file; thread-safe.
 
+    Args:
+        path: of the file.
+        flag: that names it, for errors.
+
     Raises:
         ConfigError: the file cannot be read or is not as this module says; names the entry.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flag: str = "--tokens") -> None:
         self._path = path
+        self._flag = flag
         self._lock = threading.Lock()
-        self._entries = _read(path)
+        self._entries = _read(path, flag)
 
     def reread(self) -> int:
         """Takes the file as it is now; the old tokens stay if it is not well-formed.
@@ -103,7 +108,7 @@ class TokenFile:
         Raises:
             ConfigError: see the class.
         """
-        entries = _read(self._path)
+        entries = _read(self._path, self._flag)
         with self._lock:
             self._entries = entries
         return len(entries)
@@ -125,24 +130,24 @@ class TokenFile:
         return found
 
 
-def _read(path: Path) -> list[tuple[bytes, Caller]]:
+def _read(path: Path, flag: str) -> list[tuple[bytes, Caller]]:
     """(SHA-256, caller) of every token of a file."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"--tokens {path}: {error.strerror or error}") from error
-    value = parse_json(text, f"--tokens {path}", error=ConfigError, max_bytes=_MAX_FILE_BYTES)
+        raise ConfigError(f"{flag} {path}: {error.strerror or error}") from error
+    value = parse_json(text, f"{flag} {path}", error=ConfigError, max_bytes=_MAX_FILE_BYTES)
     listed = value.get("tokens") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= _MAX_TOKENS:
-        raise ConfigError(f'--tokens {path}: needs {{"tokens": [...]}} with 1 to {_MAX_TOKENS}')
-    entries = [_entry(value, f"--tokens {path}: entry {idx}") for idx, value in enumerate(listed)]
+        raise ConfigError(f'{flag} {path}: needs {{"tokens": [...]}} with 1 to {_MAX_TOKENS}')
+    entries = [_entry(value, f"{flag} {path}: entry {idx}") for idx, value in enumerate(listed)]
     for what, seen in (
         ("name", [caller.name for _, caller in entries]),
         ("token", [digest.hex() for digest, _ in entries]),
     ):
         if len(set(seen)) != len(seen):
-            raise ConfigError(f"--tokens {path}: two entries have the same {what}")
+            raise ConfigError(f"{flag} {path}: two entries have the same {what}")
     return entries
 
 

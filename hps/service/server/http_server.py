@@ -1,10 +1,11 @@
 """HttpServer: short answers to GET requests, on a port that no client can hold for itself.
 
-Above it: metrics_http.py. Below it: asyncio's streams, in one thread; answers are made in a few
-others. A connection has one request and a deadline from its arrival to its end: TLS handshake,
-head, answer and the reading of it. One that begins in the clear where there is TLS is told so.
-There is room for so many; when it is full, the oldest that has not asked yet is closed for a new
-one, and if all have asked, the oldest of all.
+Above it: metrics_http.py, hps/dashboard/server.py. Below it: asyncio's streams, in one thread;
+answers are made in a few others. A connection has one request and a deadline from its arrival to
+its end: TLS handshake, head, answer and the reading of it. An answer may be a stream, whose parts
+come one by one; then each part has that deadline, and the stream one of its own. A connection that
+begins in the clear where there is TLS is told so. There is room for so many; when it is full, the
+oldest that has not asked yet is closed for a new one, and if all have asked, the oldest of all.
 """
 
 import asyncio
@@ -13,10 +14,11 @@ import io
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from email.message import Message
 from http import HTTPStatus
 
 _ASK_BY_TLS = b"this port speaks HTTPS: ask with https:// in the place of http://\n"
@@ -52,18 +54,58 @@ class HttpReply:
 
     def encoded(self) -> bytes:
         """As it travels."""
-        lines = [
-            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
-            f"Content-Type: {self.kind}",
-            f"Content-Length: {len(self.body)}",
-            "Connection: close",
-            *(f"{name}: {value}" for name, value in self.headers.items()),
-        ]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+        length = {"Content-Length": str(len(self.body))}
+        return _head_of(self.status, self.kind, {**length, **self.headers}) + self.body
 
 
-# Given the path and the `authorization` header; called in threads.
-Answer = Callable[[str, str | None], HttpReply]
+@dataclass(frozen=True)
+class HttpStream:
+    """An answer whose parts come one by one, until they end, the client goes, or time is up.
+
+    Args:
+        parts: gives them, in the server's loop; closed when the stream ends.
+        kind: of all of them.
+        headers: beside the type.
+        seconds: from the head to the end.
+    """
+
+    parts: Callable[[], AsyncGenerator[bytes]]
+    kind: str
+    headers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 600.0
+
+    def head(self) -> bytes:
+        """What comes before the first part."""
+        return _head_of(HTTPStatus.OK, self.kind, self.headers)
+
+
+def _head_of(status: int, kind: str, headers: dict[str, str]) -> bytes:
+    lines = [
+        f"HTTP/1.1 {int(status)} {HTTPStatus(status).phrase}",
+        f"Content-Type: {kind}",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """What a client has asked for.
+
+    Args:
+        path: without the query.
+        query: what follows the "?", as it came; empty for none.
+        headers: by any spelling of their names.
+    """
+
+    path: str
+    query: str = ""
+    headers: Message = field(default_factory=Message)
+
+
+# Called in threads.
+Answer = Callable[[HttpRequest], HttpReply | HttpStream]
 
 
 @dataclass(eq=False)
@@ -174,17 +216,20 @@ class HttpServer:
     async def _serve(self, connection: _Connection) -> None:
         writer = None
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._limits.seconds) as limit:
                 context = self.context
                 is_in_the_clear = context is not None and not await _begins_tls(connection.socket)
                 if is_in_the_clear:
                     context = None
                 reader, writer = await self._streams(connection, context)
                 if is_in_the_clear:
-                    reply: HttpReply | None = HttpReply(400, _ASK_BY_TLS)
+                    reply: HttpReply | HttpStream | None = HttpReply(400, _ASK_BY_TLS)
                 else:
                     reply = await self._reply_to(connection, await self._head(reader))
-                if reply is not None:
+                if isinstance(reply, HttpStream):
+                    limit.reschedule(self._loop.time() + reply.seconds)
+                    await self._stream(reply, writer)
+                elif reply is not None:
                     writer.write(reply.encoded())
                     await writer.drain()
                     if reply.status != HTTPStatus.OK:
@@ -217,6 +262,15 @@ class HttpServer:
             transport.set_write_buffer_limits(0)  # with TLS that would hold close_notify back
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
+    async def _stream(self, stream: HttpStream, writer: asyncio.StreamWriter) -> None:
+        """Writes the parts as they come; a client that does not read them is left alone."""
+        writer.write(stream.head())
+        async with aclosing(stream.parts()) as parts:
+            async for part in parts:
+                writer.write(part)
+                async with asyncio.timeout(self._limits.seconds):
+                    await writer.drain()
+
     async def _let_it_be_read(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -244,7 +298,7 @@ class HttpServer:
 
     async def _reply_to(
         self, connection: _Connection, head: bytes | HttpReply | None
-    ) -> HttpReply | None:
+    ) -> HttpReply | HttpStream | None:
         if not isinstance(head, bytes):
             return head
         connection.has_asked = True
@@ -258,10 +312,10 @@ class HttpServer:
             headers = http.client.parse_headers(io.BytesIO(rest))
         except http.client.HTTPException as error:
             return HttpReply(400, f"{error}\n".encode())
-        path = words[1].partition("?")[0]
-        arguments = (path, headers.get("authorization"))
+        path, _, query = words[1].partition("?")
+        request = HttpRequest(path, query, headers)
         try:
-            return await self._loop.run_in_executor(self._threads, self._answer, *arguments)
+            return await self._loop.run_in_executor(self._threads, self._answer, request)
         except Exception:  # told by a status; a client's request is to end no server
             return HttpReply(500, b"the answer could not be made\n")
 

@@ -5,7 +5,6 @@ admission.py and the shard, which are asked when somebody looks and cost nothing
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,14 +19,16 @@ from hps.errors import DeadlineError, HpsError
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import Caller
 from hps.service.server.call_counts import BUCKETS, CallCounts, MethodCounts
+from hps.service.server.store_metrics import (
+    checkpoint_families,
+    disk_families,
+    period_family,
+    store_families,
+)
+from hps.service.shard.reads import Standing
 from hps.service.shard.shard import Shard
 
-_TIERS = ("gpu_cache", "dram_cache", "ssd_store")
-_TIER_COUNTERS = ("hits", "misses", "evictions")
-_TIER_GAUGES = ("rows", "bytes")
 _SECONDS = 5.0  # that somebody who looks waits for the store
-
-Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
 class ServerCollector:
@@ -54,16 +55,22 @@ class ServerCollector:
         yield from call_families(self._counts.snapshot())
         for name, value in self._admissions.in_flight().items():
             yield GaugeMetricFamily(f"hps_in_flight_{name}", f"{name} in flight now", value)
+        standing: Standing | None = None
         try:
             figures = self._shard.stats(_SECONDS)
+            standing = self._shard.standing(_SECONDS)
         except DeadlineError:
             figures = {}  # the store is being opened anew
         except HpsError as error:  # a store that has failed still tells of its calls
             figures = {"service": {"failure": str(error)}}
         tables = figures.get("tables", {}).items()
         figures["tables"] = {name: part for name, part in tables if caller.right(name)}
-        yield from tier_families(figures)
+        yield from store_families(figures)
         yield from _log(figures.get("service", {}))
+        if standing is not None:
+            yield from checkpoint_families(standing.checkpoint_times)
+            yield period_family(standing.period)
+            yield from disk_families(standing.path)
 
 
 class _View(Collector):
@@ -100,26 +107,6 @@ def call_families(methods: dict[str, MethodCounts]) -> Iterator[Metric]:
             buckets.append((str(end), float(total)))
         seconds.add_metric((method,), buckets, counts.seconds)
     yield from (calls, received, sent, seconds)
-
-
-def tier_families(figures: Json) -> Iterator[Metric]:
-    """Hits, misses, rows and bytes of each tier of `stats()`, and the rows of its tables."""
-    tiers = {name: figures[name] for name in _TIERS if name in figures}
-    for name in _TIER_COUNTERS:
-        family = CounterMetricFamily(f"hps_tier_{name}", f"{name} of rows", labels=("tier",))
-        yield _filled(family, tiers, name)
-    for name in _TIER_GAUGES:
-        gauge = GaugeMetricFamily(f"hps_tier_{name}", f"{name} in the tier", labels=("tier",))
-        yield _filled(gauge, tiers, name)
-    rows = GaugeMetricFamily("hps_table_rows", "Stored rows of a table", labels=("table",))
-    yield _filled(rows, figures.get("tables", {}), "rows")
-
-
-def _filled(family: Family, owners: Json, name: str) -> Family:
-    for owner, figures in owners.items():
-        if name in figures:
-            family.add_metric((owner,), figures[name])
-    return family
 
 
 def _log(figures: Json) -> Iterator[Metric]:

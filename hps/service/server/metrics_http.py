@@ -1,19 +1,22 @@
 """MetricsServer: the figures over HTTP, or HTTPS with the server's files, for who may see them; and
 whether the server is serving, for everyone.
 
-Above it: front.py, where --metrics is given. Below it: http_server.py, tls.py.
+Above it: front.py and hps/train/run_metrics.py, where --metrics is given. Below it:
+http_server.py, tls.py.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from hps.common.json_text import Json
 from hps.errors import ConfigError
 from hps.service.messages.status import Refusal
 from hps.service.server.auth import Caller
-from hps.service.server.http_server import HttpReply, HttpServer
+from hps.service.server.http_server import HttpReply, HttpRequest, HttpServer
 from hps.service.server.tls import TlsFiles, server_context
 
 _PATH = "/metrics"
@@ -37,6 +40,7 @@ class MetricsServer:
         identify: given the `authorization` header, the caller; raises a Refusal for whom it does
             not let in.
         is_serving: what /healthz says, without a token.
+        pages: JSON that is served beside, by path, made when it is asked for.
 
     Raises:
         ConfigError: the address cannot be listened on, or a certificate not be used.
@@ -49,8 +53,10 @@ class MetricsServer:
         tls: TlsFiles | None,
         identify: Callable[[str | None], Caller],
         is_serving: Callable[[], bool],
+        pages: Mapping[str, Callable[[], Json]] | None = None,
     ) -> None:
         self._figures = figures
+        self._pages = dict(pages or {})
         self._tls = tls
         self._identify = identify
         self._is_serving = is_serving
@@ -80,17 +86,22 @@ class MetricsServer:
         """Closes the address."""
         self._http.stop()
 
-    def _answer(self, path: str, authorization: str | None) -> HttpReply:
+    def _answer(self, request: HttpRequest) -> HttpReply:
+        path = request.path
         if path == _HEALTH_PATH:
             return (
                 HttpReply(200, b"ok\n") if self._is_serving() else HttpReply(503, b"not serving\n")
             )
-        if path != _PATH:
-            return HttpReply(404, f"only {_PATH} and {_HEALTH_PATH} are here\n".encode())
+        known = (_PATH, *self._pages)
+        if path not in known:
+            here = ", ".join((*known, _HEALTH_PATH))
+            return HttpReply(404, f"only these are here: {here}\n".encode())
         try:
-            caller = self._identify(authorization)
+            caller = self._identify(request.headers.get("authorization"))
         except Refusal as refusal:
             return HttpReply(401, f"{refusal}\n".encode(), headers={"WWW-Authenticate": "Bearer"})
+        if path != _PATH:
+            return HttpReply(200, json.dumps(self._pages[path]()).encode(), "application/json")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self._figures.seen_by(caller))
         return HttpReply(200, generate_latest(registry), CONTENT_TYPE_LATEST)

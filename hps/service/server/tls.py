@@ -21,11 +21,13 @@ class TlsFiles:
         cert: its certificate, with those between it and the root.
         key: its private key.
         client_ca: roots of the clients' certificates; given, every client must show one.
+        flags: how the flags begin that name the files, for errors.
     """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
+    flags: str = "--tls"
 
 
 class TlsCredentials:
@@ -59,9 +61,9 @@ class TlsCredentials:
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     texts = []
     for flag, path, word in (
-        ("--tls-key", files.key, b"PRIVATE KEY"),
-        ("--tls-cert", files.cert, b"CERTIFICATE"),
-        ("--tls-client-ca", files.client_ca, b"CERTIFICATE"),
+        (f"{files.flags}-key", files.key, b"PRIVATE KEY"),
+        (f"{files.flags}-cert", files.cert, b"CERTIFICATE"),
+        (f"{files.flags}-client-ca", files.client_ca, b"CERTIFICATE"),
     ):
         if path is None:
             continue
@@ -89,11 +91,12 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     try:
         context.load_cert_chain(files.cert, files.key, password=lambda: b"")  # else it asks for one
     except OSError as error:
-        raise ConfigError(f"--tls-cert {files.cert}, --tls-key {files.key}: {error}") from error
+        named = f"{files.flags}-cert {files.cert}, {files.flags}-key {files.key}"
+        raise ConfigError(f"{named}: {error}") from error
     if files.client_ca is not None:
         try:
             context.load_verify_locations(files.client_ca)
         except OSError as error:
-            raise ConfigError(f"--tls-client-ca {files.client_ca}: {error}") from error
+            raise ConfigError(f"{files.flags}-client-ca {files.client_ca}: {error}") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -6,6 +6,8 @@ anew, and no longer than its `timeout`, in seconds: DeadlineError then.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 
 from hps import _C
@@ -22,6 +24,21 @@ from hps.update_log.history import SERVICE, whole_name
 
 _DIGEST_ATTEMPTS = 3  # beside mutations
 _DIGEST_TURN_SECONDS = 1.0  # that mutations may wait for a digest
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Of a served store, for those who watch it.
+
+    Args:
+        period: that changes count in.
+        checkpoint_times: when each checkpoint that is kept was taken, seconds since 1970.
+        path: of its folder.
+    """
+
+    period: int
+    checkpoint_times: tuple[float, ...]
+    path: Path
 
 
 class Reads:
@@ -163,6 +180,13 @@ class Reads:
             "failure": self._store.failure,
         }
         return stats
+
+    def standing(self, timeout: float = LONG) -> Standing:
+        """Where the store lies and how old it is; waits for no update, nor for a checkpoint."""
+        with self._store.reading(timeout) as server:
+            listed = server.parts.tables.store.checkpoints()
+            times = tuple(float(one["created"]) for one in listed)
+            return Standing(server.period, times, Path(server.config.path))
 
     def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""

@@ -31,7 +31,7 @@ from hps.service.shard.publishing import (
     PartWriting,
     ShardPublishing,
 )
-from hps.service.shard.reads import Reads
+from hps.service.shard.reads import Reads, Standing
 from hps.service.shard.sessions import SessionOpener
 from hps.service.shard.tables import ShardTables
 from hps.table.rows_where import RowsWhere
@@ -299,6 +299,10 @@ class Shard:
     def stats(self, timeout: float = LONG) -> Json:
         """As ParameterServer.stats, with a part `service`."""
         return self.parts.reads.stats(timeout)
+
+    def standing(self, timeout: float = LONG) -> Standing:
+        """Where the store lies and how old it is; waits for no update, nor for a checkpoint."""
+        return self.parts.reads.standing(timeout)
 
     def checkpoints(self, timeout: float = LONG) -> list[Json]:
         """As ParameterServer.checkpoints, each with its `group`; no dense side is read for it."""

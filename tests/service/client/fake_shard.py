@@ -5,6 +5,7 @@ Above it: the tests of the server. Below it: nothing; `hps.service.shard.shard` 
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 import hps
 from hps.errors import GapError
 from hps.service.shard.answers import PushStep
+from hps.service.shard.reads import Standing
 from hps.service.shard.shard import Applied, Identity, Terms
 from hps.update_log import Marks
 
@@ -81,6 +83,9 @@ class FakeShard:
 
     def checkpoint_names(self, timeout: float = 0.0) -> list[str]:
         return []
+
+    def standing(self, timeout: float = 0.0) -> Standing:
+        return Standing(self.period, (1.5, 2.5), Path("/"))
 
     def stats(self, timeout: float = 0.0) -> dict[str, Any]:
         return {"tables": {one.name: {"rows": self.num_rows(one.name)} for one in self.tables}}

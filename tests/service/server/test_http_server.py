@@ -3,17 +3,26 @@
 Above it: pytest. Below it: hps.service.server.http_server, spoken to over sockets.
 """
 
+import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hps.service.server.http_server import Answer, HttpLimits, HttpReply, HttpServer
+from hps.service.server.http_server import (
+    Answer,
+    HttpLimits,
+    HttpReply,
+    HttpRequest,
+    HttpServer,
+    HttpStream,
+)
 from hps.service.server.tls import server_context
 from tests.service.server.test_server_access import certificates, server_files
 
@@ -23,11 +32,11 @@ ASK = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 LARGE = b"x" * (64 * 2**20)  # more than the system takes for a client that does not read
 
 
-def say(path: str, authorization: str | None) -> HttpReply:
-    return HttpReply(200, f"{path} {authorization}".encode())
+def say(request: HttpRequest) -> HttpReply:
+    return HttpReply(200, f"{request.path} {request.headers.get('authorization')}".encode())
 
 
-def say_much(path: str, authorization: str | None) -> HttpReply:
+def say_much(request: HttpRequest) -> HttpReply:
     return HttpReply(200, LARGE)
 
 
@@ -86,7 +95,7 @@ def test_a_request_is_answered_by_what_it_is(request_bytes: bytes, status: bytes
 
 
 def test_an_answer_has_path_and_token_and_a_fault_has_a_status() -> None:
-    def fail(path: str, authorization: str | None) -> HttpReply:
+    def fail(request: HttpRequest) -> HttpReply:
         raise RuntimeError("planted")
 
     with http() as server:
@@ -191,7 +200,7 @@ def test_with_tls_an_answer_ends_with_the_close_and_not_at_the_deadline(
             num_bytes = 0
             while part := connection.recv(2**20):  # an end without close_notify raises
                 num_bytes += len(part)
-    assert num_bytes > len(answer("", None).body)
+    assert num_bytes > len(answer(HttpRequest("/metrics")).body)
 
 
 def test_a_second_stop_does_nothing() -> None:
@@ -210,3 +219,74 @@ def test_stopping_ends_all_connections_and_frees_the_address() -> None:
     HttpServer(("127.0.0.1", port), say).stop()  # that was never started
     for connection in held:
         connection.close()
+
+
+def stream_of(*parts: bytes, pause: float = 0.0, **more: Any) -> tuple[Answer, list[str]]:
+    """An answer in parts, and what became of it."""
+    said: list[str] = []
+
+    async def give() -> AsyncGenerator[bytes]:
+        try:
+            for part in parts:
+                yield part
+                await asyncio.sleep(pause)
+            said.append("given")
+        finally:
+            said.append("closed")
+
+    return lambda request: HttpStream(give, "text/event-stream", **more), said
+
+
+def test_a_stream_comes_part_by_part_and_without_a_length() -> None:
+    answer, said = stream_of(b"one ", b"two", headers={"A": "b"})
+    with http(answer) as server:
+        head, _, body = ask(server).partition(b"\r\n\r\n")
+    assert body == b"one two" and said == ["given", "closed"]
+    assert b"200 OK" in head and b"A: b" in head and b"Content-Length" not in head
+
+
+def test_a_stream_outlives_the_deadline_of_a_connection_but_not_its_own() -> None:
+    answer, said = stream_of(*[b"x"] * 100, pause=0.05, seconds=0.6)
+    with http(answer, seconds=0.2) as server:
+        body = ask(server).partition(b"\r\n\r\n")[2]
+    assert 4 < len(body) < 90 and said == ["closed"]
+
+
+def test_a_stream_ends_when_its_client_goes_and_when_it_does_not_read() -> None:
+    answer, said = stream_of(*[LARGE] * 100, pause=0.01)
+    with http(answer, seconds=0.5) as server:
+        for goes in (True, False):
+            connection = connect(server)
+            connection.sendall(ASK)
+            connection.recv(10)
+            if goes:
+                connection.close()
+            until = time.monotonic() + 20
+            while not said and time.monotonic() < until:
+                time.sleep(0.01)
+            assert said == ["closed"]
+            said.clear()
+            connection.close()
+
+
+def test_streams_end_when_the_server_stops() -> None:
+    answer, said = stream_of(*[b"x"] * 1000, pause=0.05)
+    with http(answer) as server:
+        connection = connect(server)
+        connection.sendall(ASK)
+        connection.recv(10)
+    assert said == ["closed"] and ended(connection)
+
+
+def test_what_a_client_asks_for_is_taken_apart() -> None:
+    seen: list[HttpRequest] = []
+
+    def note(request: HttpRequest) -> HttpReply:
+        seen.append(request)
+        return HttpReply(200, b"")
+
+    with http(note) as server:
+        ask(server, b"GET /a/b?token=x%20y&z HTTP/1.1\r\nCookie: c=d\r\n\r\n")
+    (request,) = seen
+    assert (request.path, request.query) == ("/a/b", "token=x%20y&z")
+    assert request.headers.get("cookie") == "c=d"
