@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from hps.common.json_text import Json
 from hps.dashboard.history import History
-from hps.dashboard.sources import SERVER, TRAINER, Reading, Source
+from hps.dashboard.sources import RUN, SERVER, TRAINER, Reading, Source
 from hps.dashboard.stragglers import stragglers_of
 from hps.dashboard.watched import Watched
 from hps.errors import HpsError
 
 NEW, UP, AWAY, ENDED = "not reached yet", "up", "away", "ended"
+MOST_POINTS = 60  # of a target in a round; a run's file may have more, which the history keeps
 _MOST_WORDS = 300  # of an error that is shown
 
 
@@ -35,6 +36,13 @@ class _Target:
     reading: Reading = field(default_factory=lambda: Reading(""))
     seconds: float = 0.0
     history: History = field(default_factory=History)
+    points: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+
+    def add(self, points: list[tuple[float, dict[str, float]]]) -> None:
+        """What this round adds to the history."""
+        for time, figures in points:
+            self.history.add(time, figures)
+        self.points = points[-MOST_POINTS:]
 
 
 class Collector:
@@ -95,7 +103,8 @@ class Collector:
         try:
             reading, seconds = asked.result()
         except (HpsError, OSError) as error:
-            self._gone(target, time, str(error))
+            said = error.strerror if isinstance(error, OSError) else None
+            self._gone(target, time, said or str(error))
             return
         except Exception as error:  # a target may end no dashboard, whatever it says
             self._gone(target, time, f"{type(error).__name__}: {error}")
@@ -106,31 +115,27 @@ class Collector:
         if state != target.state:
             target.state, target.since = state, time
         target.error, target.reading, target.seconds = "", reading, seconds
-        for moment, figures in reading.past:
-            target.history.add(moment, figures)
-        if reading.past:
-            reading.figures = {**reading.past[-1][1], **reading.figures}
-        elif reading.figures:
-            target.history.add(time, reading.figures)
+        if reading.kind == RUN:
+            target.add(reading.past)
+        else:
+            target.add([(time, reading.figures)])
 
     def _gone(self, target: _Target, time: float, why: str) -> None:
         why = why[:_MOST_WORDS]
-        if target.state != AWAY and (target.state != NEW or not target.error):
-            self._say(
-                f"{target.watched.name}: {target.state} no more: {why}"
-                if target.state != NEW
-                else f"warning: {target.watched.name}: {why}; it is asked again"
-            )
         if target.state in (UP, ENDED):
             target.state, target.since = AWAY, time
+            self._say(f"{target.watched.name}: away: {why}")
+        elif not target.error:
+            self._say(f"warning: {target.watched.name}: {why}; it is asked again")
         target.error = why
+        target.add([(time, {})])  # a gap
         target.source = None  # what it was is found out anew
         kept = target.reading
         target.reading = Reading(kept.kind, facts=kept.facts)
 
     def state(self) -> Json:
-        """What the last round found: `id`, `time`, `targets`, `values` and `slices` by target,
-        `stragglers`."""
+        """What the last round found: `id`, `time`, `targets`; by target `values`, the newest
+        figures, `points`, what came to the history, and `slices`; `stragglers`."""
         with self._lock:
             trainers = self._stages_of(TRAINER)
             latencies = {
@@ -142,6 +147,7 @@ class Collector:
                 "id": self._number,
                 "time": self._now(),
                 "targets": [_described(target) for target in self._targets],
+                "points": {one.watched.name: one.points for one in self._targets},
                 "values": {one.watched.name: one.reading.figures for one in self._targets},
                 "slices": {
                     one.watched.name: one.reading.slices

@@ -22,7 +22,7 @@ _PLAIN = {
     "hps_ssd_live_bytes": "ssd_bytes/live",
     "hps_ssd_segment_bytes": "ssd_bytes/segments",
     "hps_ssd_checkpoint_bytes": "ssd_bytes/checkpoints",
-    "hps_disk_free_bytes": "ssd_bytes/disk free",
+    "hps_disk_free_bytes": "disk_free",
     "hps_log_bytes": "log_bytes",
     "hps_records_since_checkpoint": "log_records",
     "hps_waiting": "in_flight/waiting changes",
@@ -158,9 +158,8 @@ def _stages(between: Between) -> Iterator[Figure]:
 def _calls(between: Between) -> Iterator[Figure]:
     seconds = between.seconds
     methods = between.growth("hps_calls_total", "method")
-    busiest = sorted(
-        methods, key=lambda one: -between.after.by_label("hps_calls_total", "method")[one]
-    )
+    totals = between.after.by_label("hps_calls_total", "method")
+    busiest = sorted(methods, key=lambda one: -totals[one])
     kept = set(busiest[:MOST_METHODS])
     for method in kept:
         yield f"calls/{method}", methods[method] / seconds

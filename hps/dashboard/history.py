@@ -19,7 +19,7 @@ HOURS = 8
 LEVELS = ((0.0, 180), (30.0, 240), (240.0, 120))
 MOST_FIGURES = 256  # of a target
 POINTS = sum(points for _, points in LEVELS)
-MOST_BYTES = (MOST_FIGURES + len(LEVELS)) * POINTS * 8  # of a target: 0.9 MB
+MOST_BYTES = (MOST_FIGURES + 1) * POINTS * 8  # of a target, with the times: 1.1 MB
 
 Column = NDArray[np.float64]
 
@@ -55,7 +55,8 @@ class _Level:
             return
         number = int(time // self.seconds)
         if number != self._number:
-            self._close()
+            if self._number >= 0:
+                self._close()
             self._number = number
         for name, value in values.items():
             mean = self._open.setdefault(name, _Mean())
@@ -63,9 +64,8 @@ class _Level:
             mean.count += 1
 
     def _close(self) -> None:
-        if self._open:
-            means = {name: one.total / one.count for name, one in self._open.items()}
-            self._put((self._number + 0.5) * self.seconds, means)
+        means = {name: one.total / one.count for name, one in self._open.items()}
+        self._put((self._number + 0.5) * self.seconds, means)
         self._open = {}
 
     def _put(self, time: float, values: Mapping[str, float]) -> None:
@@ -123,7 +123,7 @@ class History:
 
         Args:
             time: seconds since 1970.
-            values: by name; those that are not finite are left out.
+            values: by name; those that are not finite are left out. None at all: a gap.
         """
         if not time > self._last:
             return

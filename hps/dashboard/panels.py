@@ -86,9 +86,10 @@ PANELS = (
         "ssd_bytes",
         "Bytes on SSD",
         "bytes",
-        "Current rows, their segments, what only checkpoints hold, and the disk's room.",
+        "Current rows, the segments that hold them, and what only checkpoints hold.",
         _SSD,
     ),
+    Panel("disk_free", "Room on the disk", "bytes", "Free bytes of the store's disk.", _SSD),
     Panel(
         "checkpoint_age",
         "Age of the newest checkpoint",

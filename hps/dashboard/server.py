@@ -6,6 +6,7 @@ TLS and tokens), web/, whose files a browser is given, collector.py. Only GET is
 
 import asyncio
 import json
+import secrets
 import threading
 import time
 from collections import deque
@@ -41,8 +42,8 @@ _KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' "
-    "'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -95,6 +96,7 @@ class DashboardServer:
     def __init__(self, collector: Collector, options: DashboardOptions) -> None:
         self._collector = collector
         self._rounds = Rounds()
+        self._name = secrets.token_hex(4)  # a page of another dashboard has missed everything
         self._tokens = None if options.tokens is None else TokenFile(options.tokens)
         self._admissions = Admissions(ServerLimits(), self._tokens)
         self._tls = options.tls
@@ -169,7 +171,8 @@ class DashboardServer:
         return HttpReply(303, b"", headers={"Location": place, "Set-Cookie": said, **_HEADERS})
 
     def _events(self, last: str | None) -> HttpStream:
-        seen = int(last) if last is not None and last.isdecimal() else None
+        name, _, number = (last or "").partition("-")
+        seen = int(number) if name == self._name and number.isdecimal() else None
         return HttpStream(
             lambda: self._give(seen), "text/event-stream", _HEADERS, seconds=_STREAM_SECONDS
         )
@@ -183,18 +186,23 @@ class DashboardServer:
             if seen is None or not self._rounds.has_after(seen):
                 # Before the first round there is nothing to show, and no number to begin with.
                 number, body = await loop.run_in_executor(None, self._everything)
-                yield _event("history", number, body)
+                yield self._event("history", number, body)
                 seen = number
             while not self._rounds.is_closed:
-                for number, body in self._rounds.after(seen):
-                    yield _event("round", number, body)
-                    seen = number
                 come.clear()
+                for number, body in self._rounds.after(seen):
+                    yield self._event("round", number, body)
+                    seen = number
                 try:
                     async with asyncio.timeout(_ALIVE_SECONDS):
                         await come.wait()
                 except TimeoutError:
                     yield b": still here\n\n"
+
+    def _event(self, kind: str, number: int, body: bytes) -> bytes:
+        """One of a stream; JSON has no line breaks."""
+        head = f"event: {kind}\nid: {self._name}-{number}\ndata: "
+        return head.encode() + body + b"\n\n"
 
     def _everything(self) -> tuple[int, bytes]:
         state = self._collector.state()
@@ -232,7 +240,7 @@ class Rounds:
                 continue
 
     def has_after(self, number: int) -> bool:
-        """True if all rounds after this one are here, and it was one of this dashboard's."""
+        """True if all rounds after this one are here."""
         with self._lock:
             return any(number in (kept, kept - 1) for kept, _ in self._kept)
 
@@ -276,11 +284,6 @@ def _authorization(request: HttpRequest) -> str | None:
     except CookieError:
         return None
     return None if cookie is None else f"Bearer {cookie.value}"
-
-
-def _event(kind: str, number: int, body: bytes) -> bytes:
-    """One of a stream; JSON has no line breaks."""
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (kind.encode(), number, body)
 
 
 def _web_files() -> dict[str, tuple[str, bytes]]:

@@ -166,7 +166,9 @@ class RunSource:
     def read(self, time: float) -> Reading:
         """As Source. Cost: reads what was added; at the first time the whole file."""
         past = [point for line in self._lines() if (point := self._point(line)) is not None]
-        reading = Reading(RUN, past=past, ended=self._has_ended())
+        for _, figures in past:
+            self._newest |= figures
+        reading = Reading(RUN, dict(self._newest), past=past, ended=self._has_ended())
         reading.facts["examples"] = f"{self._examples:,}"
         if self._time:
             reading.facts["last line"] = f"{max(time - self._time, 0):,.0f} s ago"

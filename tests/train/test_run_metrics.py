@@ -35,7 +35,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_of(log: Path, store: Path, **more: Any) -> TrainOptions:
-    small = {"model": "lr", "dim": 4, "batch_size": BATCH, "dram": "8MiB", "digest": False}
+    small = {"model": "fm", "dim": 4, "batch_size": BATCH, "dram": "8MiB", "digest": False}
     return TrainOptions(data=[log], store=store, **{**small, **more})
 
 
@@ -251,4 +251,4 @@ def test_tokens_say_who_may_read_which_table(
 def test_figures_change_no_bit(log: Path, tmp_path: Path) -> None:
     plain = train(options_of(log, tmp_path / "a", digest=True))
     seen = train(options_of(log, tmp_path / "b", digest=True, metrics="127.0.0.1:0"))
-    assert seen["loss_digest"] == plain["loss_digest"] and seen["digest"] == plain["digest"]
+    assert seen["loss_digest"] == plain["loss_digest"] and seen["digests"] == plain["digests"]
