@@ -60,19 +60,21 @@ _OK = "OK"
 
 def now_figures(found: Exposition) -> Iterator[Figure]:
     """What one answer says by itself."""
+    # Of a store without rows it is the manifest over nothing.
+    is_empty = found.value("hps_ssd_appended_bytes") == 0
     for metric, name in _PLAIN.items():
         value = found.value(metric)
-        if value is not None:
+        if value is not None and not (is_empty and name == "write_amplification"):
             yield name, value
     for metric, label, name in _PLAIN_BY_LABEL:
         for owner, value in found.by_label(metric, label).items():
             yield f"{name}/{owner}", value
     created = found.value("hps_checkpoint_created_seconds")
     if created is not None:
-        yield "checkpoint_age", found.time - created
+        yield "checkpoint_age", max(found.time - created, 0.0)  # another machine's clock
     created = found.value("hps_model_created_seconds")
     if created is not None:
-        yield "version_age", found.time - created
+        yield "version_age", max(found.time - created, 0.0)
     yield from _served_calibration(found)
 
 

@@ -40,7 +40,7 @@ class Reading:
         facts: other things, in words.
         past: (time, figures) of moments before, the oldest first; of a run's file.
         slices: of the stages, as `/stages` has them.
-        stages: seconds by stage that passed since the last reading, to be compared over ranks.
+        stages: of one rank of several: seconds by stage since the last reading, to be compared.
         ended: the run is over.
     """
 
@@ -87,7 +87,8 @@ class EndpointSource:
         if self._before is not None:
             between = Between(self._before, found)
             reading.figures |= dict(rate_figures(between))
-            reading.stages = _stage_seconds(between)
+            if found.labels_of("hps_train_rank").get("ranks", "1") != "1":
+                reading.stages = _stage_seconds(between)
         self._before = found
         if reading.kind == TRAINER:
             reading.slices = self._slices()
@@ -256,7 +257,7 @@ class StoreSource:
         if not listed:
             return reading
         newest = max(listed, key=lambda one: float(one["created"]))
-        reading.figures["checkpoint_age"] = time - float(newest["created"])
+        reading.figures["checkpoint_age"] = max(time - float(newest["created"]), 0.0)
         reading.figures["rows/ssd_store"] = float(newest["rows"])
         reading.facts["newest checkpoint"] = str(newest["tag"] or newest["id"])
         self._look_into(newest)

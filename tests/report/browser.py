@@ -6,7 +6,6 @@ has one.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LIMIT_SECONDS = 60
 _PAGE_MILLISECONDS = 20_000  # of the page's own clock, which stands still while it computes
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"}
@@ -35,14 +33,6 @@ _QUIET = (
     f"--virtual-time-budget={_PAGE_MILLISECONDS}",
     "--dump-dom",
 )
-
-
-def find_browser() -> str | None:
-    """Its path, if there is one."""
-    given = os.environ.get("HPS_CHROMIUM")
-    if given:
-        return shutil.which(given)
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @dataclass

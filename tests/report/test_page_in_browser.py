@@ -12,7 +12,8 @@ import pytest
 
 from hps.cli.main import main
 from tests.logs import write_criteo
-from tests.report.browser import NAMES, Element, Shown, find_browser, show
+from tests.report.browser import Element, Shown, show
+from tools.chromium_page import NAMES, find_browser
 
 pytest.importorskip("plotly")
 BROWSER = find_browser() or ""

@@ -87,6 +87,7 @@ export class Plot {
     this.plot = new uPlot({
       width: this.place.clientWidth || 360,
       height: HEIGHT,
+      legend: { show: false },
       cursor: { drag: { x: false, y: false } },
       scales: { x: { time: true, auto: false }, y: { range: reach } },
       axes: [{ ...axis, space: 70 }, {

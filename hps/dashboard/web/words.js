@@ -12,18 +12,19 @@ function digits(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-function bytes(value) {
+function bytes(value, places = 1) {
   let place = 0;
   let left = Math.abs(value);
   while (left >= 1024 && place < SIZES.length - 1) {
     left /= 1024;
     place += 1;
   }
-  return `${place === 0 ? Math.round(left) : left.toFixed(1)} ${SIZES[place]}`;
+  return `${place === 0 ? Math.round(left) : left.toFixed(places)} ${SIZES[place]}`;
 }
 
 /** Seconds: of latencies in small units, of ages in large ones. */
 export function time(value) {
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
   if (value < 1) return `${digits(value * 1e3)} ms`;
   if (value < 120) return `${digits(value)} s`;
@@ -47,6 +48,9 @@ export function shown(value, unit) {
 /** The same for the marks of an axis, in as few letters as can be. */
 export function mark(value, unit) {
   if (unit === "number") return String(Number(value.toPrecision(4)));
+  if (unit.startsWith("bytes")) {
+    return bytes(value, value % 1024 === 0 ? 0 : 1) + unit.slice("bytes".length);
+  }
   if (unit === "share") return `${Number((100 * value).toPrecision(3))} %`;
   if (unit === "rate" || unit === "count") {
     return value.toLocaleString("en-US", { notation: "compact", maximumFractionDigits: 2 });
