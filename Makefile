@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc)
 NATIVE_FILES = $(shell find csrc tests/native -name '*.cc' -o -name '*.h' 2> /dev/null)
 
 .PHONY: build demo test chromium torture check proto pages wheel wheel-test format bench gpu native
-.PHONY: asan tsan clean container-lint docs docs-check
+.PHONY: asan tsan clean container-lint docs docs-check promtool dashboard-picture
 
 build:
 	@tools/bootstrap.sh
@@ -20,10 +20,17 @@ demo: build ## Generate a log, train on it with most rows on SSD, evaluate, look
 
 test: build native ## Native tests, then Python tests, a file at a time on each core.
 	@tools/chromium.sh --try
+	@tools/promtool.sh --try
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 
-chromium: ## Chromium, in which a test opens the page of `hps report`, with apt-get.
+chromium: ## Chromium, in which tests open the pages of `hps report` and `hps dashboard`, with apt-get.
 	@tools/chromium.sh
+
+promtool: ## build/promtool, which looks at deploy/prometheus/, of Debian's package.
+	@tools/promtool.sh
+
+dashboard-picture: build ## docs/pictures/dashboard.png, of all that runs, in Chromium.
+	$(PYTHON) -m tools.dashboard_picture docs/pictures/dashboard.png
 
 torture: native ## The fault recipes of docs/reliability.md at full count, with a summary.
 	$(PYTHON) -m tests.torture.run --native "$$($(PYTHON) tools/build_dir.py)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs Chromium, in which a test opens the page of `hps report`, where apt-get may do so.
+# Installs Chromium, in which tests open the pages of `hps report` and `hps dashboard`, where apt-get
+# may do so.
 #
 # Above it: `make chromium`; `make test`, with --try: then it goes on whatever happens here, and the
 # download ends after 45 seconds. Does nothing where HPS_CHROMIUM or the PATH has a browser.
@@ -10,7 +11,7 @@ limit=$([ "$is_try" = yes ] && echo 45 || echo 600)
 
 say() { printf 'chromium: %s\n' "$*" >&2; }
 give_up() {
-  if [ "$is_try" = yes ]; then say "$*; the test of the page in a browser skips"; exit 0; fi
+  if [ "$is_try" = yes ]; then say "$*; the tests of pages in a browser skip"; exit 0; fi
   say "$*"
   exit 1
 }

@@ -1,7 +1,7 @@
 """ChromiumPage: a page in a headless Chromium that goes on running, asked over DevTools.
 
-Above it: tests/dashboard/, tools/dashboard_picture.py. Below it: Chromium, where HPS_CHROMIUM or
-the PATH has one (`make chromium`); aiohttp's WebSocket.
+Above it: tests/dashboard/, tools/dashboard_picture.py. Below it: Chromium (`make chromium`);
+aiohttp's WebSocket.
 """
 
 import asyncio
@@ -38,11 +38,8 @@ _QUIET = (
 )
 
 
-def find_browser() -> str | None:
-    """Its path, if there is one."""
-    given = os.environ.get("HPS_CHROMIUM")
-    if given:
-        return shutil.which(given)
+def browser_on_path() -> str | None:
+    """The path of a browser, if there is one."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -50,7 +47,7 @@ class ChromiumPage:
     """One page, until the `with` block is left.
 
     Args:
-        browser: as find_browser has it.
+        browser: its path.
 
     Attributes:
         console: what scripts and the browser have said of the page so far.

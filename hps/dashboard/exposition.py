@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from hps.errors import DataError
 
-MOST_BYTES = 2**23  # of an answer
 MOST_SAMPLES = 20_000
+NOTED = "hps_train_noted_seconds"
+_NOTE_SECONDS = 5.0  # then a training that notes nothing does nothing
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -83,8 +84,18 @@ class Between:
 
     @property
     def seconds(self) -> float:
-        """That lie between them."""
+        """That lie between them; of a training, whose figures are noted between two steps, between
+        its notes, if there are two."""
+        old, new = self.before.value(NOTED), self.after.value(NOTED)
+        if old is not None and new is not None and new > old:
+            return new - old
         return self.after.time - self.before.time
+
+    @property
+    def is_same_note(self) -> bool:
+        """True of two answers of a training that has noted nothing in between, and may yet."""
+        old, new = self.before.value(NOTED), self.after.value(NOTED)
+        return new is not None and new == old and self.after.time - new < _NOTE_SECONDS
 
     def growth(self, name: str, label: str) -> dict[str, float]:
         """Of counters, by the value of one label; what a restart has set back counts from 0."""

@@ -77,6 +77,8 @@ class EndpointSource:
     def __init__(self, get: Callable[[str], bytes]) -> None:
         self._get = get
         self._before: Exposition | None = None
+        self._rates: dict[str, float] = {}
+        self._stages: dict[str, dict[str, float]] = {}
 
     def read(self, time: float) -> Reading:
         """As Source."""
@@ -86,10 +88,15 @@ class EndpointSource:
         reading = Reading(_kind(found), dict(now_figures(found)), _facts(found))
         if self._before is not None:
             between = Between(self._before, found)
-            reading.figures |= dict(rate_figures(between))
-            if found.labels_of("hps_train_rank").get("ranks", "1") != "1":
-                reading.stages = _stage_seconds(between)
-        self._before = found
+            if not between.is_same_note:
+                self._rates = dict(rate_figures(between))
+                is_one_of_several = found.labels_of("hps_train_rank").get("ranks", "1") != "1"
+                self._stages = _stage_seconds(between) if is_one_of_several else {}
+                self._before = found
+            reading.figures |= self._rates
+            reading.stages = self._stages
+        else:
+            self._before = found
         if reading.kind == TRAINER:
             reading.slices = self._slices()
         return reading

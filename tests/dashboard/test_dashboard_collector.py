@@ -192,6 +192,28 @@ def test_the_slices_of_a_trainer_come_with_its_figures_and_may_be_missing() -> N
             assert one_target(state)["facts"]["rank"] == "1 of 4"
 
 
+def test_the_rates_of_a_training_are_those_between_its_notes() -> None:
+    clock = Clock()
+    noted = clock.now - 0.5
+    with endpoint() as trainer, collecting(watched(trainer.address), clock) as collector:
+        for examples, moved, wanted in (
+            (0, 0, None),
+            (1000, 4, 250),
+            (1000, 0, 250),
+            (1600, 6, 100),
+        ):
+            noted += moved
+            trainer.text = (
+                'hps_train_rank{rank="0",ranks="1"} 1\n'
+                f"hps_train_noted_seconds {noted}\nhps_train_examples_total {examples}\n"
+            )
+            values = collector.round()["values"][trainer.address]
+            assert values.get("examples") == wanted
+            clock.now += 4.8 if moved else 1.0
+        clock.now += 60  # nothing is noted any more
+        assert collector.round()["values"][trainer.address]["examples"] == 0
+
+
 def stages_text(rank: int, fetch: float, compute: float, exchange: float) -> str:
     return (
         f'hps_train_rank{{rank="{rank}",ranks="3"}} 1\n'

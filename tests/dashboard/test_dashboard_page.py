@@ -16,7 +16,8 @@ import pytest
 from hps.dashboard.panels import PANELS
 from tests.dashboard.endpoints import Endpoint, endpoint
 from tests.dashboard.test_dashboard_server import Board
-from tools.chromium_page import NAMES, ChromiumPage, find_browser
+from tests.report.browser import find_browser
+from tools.chromium_page import NAMES, ChromiumPage
 
 pytest.importorskip("aiohttp")
 BROWSER = find_browser() or ""

@@ -28,7 +28,7 @@ from hps.service.server.metrics import ServerCollector
 from hps.service.shard.shard import Shard
 from hps.serving.figures import ScoreFigures
 from hps.serving.metrics import ScorerCollector
-from hps.serving.outcomes import Outcomes
+from hps.serving.outcomes import OutcomeFigures
 from hps.train.run_metrics import _HISTORY, RunMetrics, RunNote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def of_a_model_server() -> Iterator[Metric]:
         batcher=SimpleNamespace(num_waiting=0),
         name="ads",
         model=model,
-        outcomes=Outcomes(),
+        outcomes=OutcomeFigures(),
     )
     admissions = Admissions(ServerLimits(), None)
     yield from ScorerCollector(CallCounts(), admissions, scorer).collect(anyone("test"))

@@ -6,12 +6,15 @@ has one.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+
+from tools.chromium_page import browser_on_path
 
 _LIMIT_SECONDS = 60
 _PAGE_MILLISECONDS = 20_000  # of the page's own clock, which stands still while it computes
@@ -33,6 +36,12 @@ _QUIET = (
     f"--virtual-time-budget={_PAGE_MILLISECONDS}",
     "--dump-dom",
 )
+
+
+def find_browser() -> str | None:
+    """Its path, if there is one."""
+    given = os.environ.get("HPS_CHROMIUM")
+    return shutil.which(given) if given else browser_on_path()
 
 
 @dataclass

@@ -12,8 +12,8 @@ import pytest
 
 from hps.cli.main import main
 from tests.logs import write_criteo
-from tests.report.browser import Element, Shown, show
-from tools.chromium_page import NAMES, find_browser
+from tests.report.browser import Element, Shown, find_browser, show
+from tools.chromium_page import NAMES
 
 pytest.importorskip("plotly")
 BROWSER = find_browser() or ""
