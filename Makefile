@@ -23,7 +23,7 @@ test: build native ## Native tests, then Python tests, a file at a time on each 
 	@tools/promtool.sh --try
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 
-chromium: ## Chromium, in which tests open the pages of `hps report` and `hps dashboard`, with apt-get.
+chromium: ## Chromium, in which tests open pages of hps, with apt-get.
 	@tools/chromium.sh
 
 promtool: ## build/promtool, which looks at deploy/prometheus/, of Debian's package.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Chromium, in which tests open the pages of `hps report` and `hps dashboard`, where apt-get
-# may do so.
+# Installs Chromium, in which tests open the pages of `hps report` and `hps dashboard`, where
+# apt-get may do so.
 #
 # Above it: `make chromium`; `make test`, with --try: then it goes on whatever happens here, and the
 # download ends after 45 seconds. Does nothing where HPS_CHROMIUM or the PATH has a browser.

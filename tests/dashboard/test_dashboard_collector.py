@@ -20,12 +20,16 @@ import hps
 from hps.common.json_text import Json
 from hps.dashboard import sources
 from hps.dashboard.collector import Collector
-from hps.dashboard.fetch import Fetcher
+from hps.dashboard.fetch import Credentials, Fetcher
 from hps.dashboard.history import MOST_BYTES
 from hps.dashboard.sources import StoreSource
-from hps.dashboard.watched import Watched, parse_watched
+from hps.dashboard.watched import Asking, Watched, parse_watched
 from hps.errors import ConfigError, DataError, DeadlineError, StoreError
+from hps.service.server.tls import server_context
 from tests.dashboard.endpoints import ASKING, Clock, Endpoint, endpoint, watched
+from tests.service.server.test_server_access import certificates, server_files
+
+__all__ = ["certificates"]  # a fixture
 
 
 @contextmanager
@@ -457,3 +461,45 @@ def test_a_closed_port_and_a_name_nobody_knows_are_store_errors() -> None:
         Fetcher("127.0.0.1", 1, seconds=1.0).get("/metrics")
     with pytest.raises((StoreError, DeadlineError)):
         Fetcher("no-such-host.invalid", 80, seconds=1.0).get("/metrics")
+
+
+def test_a_target_with_tls_and_tokens_is_shown_both(certificates: Path) -> None:
+    server = Endpoint("hps_failed 0\n")
+    server._server.context = server_context(server_files(certificates))
+    address = f"https://localhost:{server.port}"
+    ca = certificates / "ca.pem"
+    try:
+        for credentials, words in (
+            (Credentials(ca=ca, token="secret-0123456789"), ""),
+            (Credentials(), "CERTIFICATE_VERIFY_FAILED"),
+        ):
+            targets = parse_watched([address], Asking(credentials=credentials))
+            with collecting(targets, Clock()) as collector:
+                found = one_target(collector.round())
+            assert (found["error"] == "") is (not words) and words in found["error"]
+        assert server.asked[0].headers.get("authorization") == "Bearer secret-0123456789"
+        plain = parse_watched([f"localhost:{server.port}"], ASKING)
+        with collecting(plain, Clock()) as collector:
+            assert "ask with https://" in one_target(collector.round())["error"]
+    finally:
+        server.stop()
+
+
+def test_a_token_does_not_travel_in_the_clear_unless_it_may() -> None:
+    shown = Credentials(token="secret-0123456789")
+    with pytest.raises(ConfigError, match=r"would travel in the clear; give https://192.0.2.1:9"):
+        parse_watched(["192.0.2.1:9100"], Asking(credentials=shown))
+    for words, allow in (("192.0.2.1:9100", True), ("https://192.0.2.1:9100", False)):
+        assert parse_watched([words], Asking(credentials=shown, allow_insecure=allow))
+    assert parse_watched(["127.0.0.1:9100"], Asking(credentials=shown))
+
+
+def test_files_of_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nothing")
+    for credentials, words in (
+        (Credentials(ca=bad), "--watch-ca .*bad.pem"),
+        (Credentials(cert=bad, key=bad), "--watch-cert .*bad.pem"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse_watched(["https://127.0.0.1:9100"], Asking(credentials=credentials))

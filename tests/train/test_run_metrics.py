@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps/train/run_metrics.py, under whole runs of `hps.t
 
 import json
 import socket
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -24,7 +25,9 @@ from hps.train.progress import Progress
 from hps.train.ranks import TrainingRanks
 from hps.train.run_metrics import RunMetrics
 from tests.logs import write_criteo
+from tests.service.server.test_server_access import certificates
 
+__all__ = ["certificates"]  # a fixture
 BATCHES, BATCH = 12, 100
 Figures = dict[str, float]
 
@@ -246,6 +249,29 @@ def test_tokens_say_who_may_read_which_table(
         train(options_of(log, tmp_path / "store", metrics="127.0.0.1:0", metrics_tokens=str(file)))
     assert 'table="features"' in found[all_of] and 'table="features"' not in found[none_of]
     assert "hps_train_examples_total" in found[none_of] and found["health"] == "ok\n"
+
+
+def test_with_a_certificate_figures_are_served_over_tls_alone(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificates: Path
+) -> None:
+    found: list[str] = []
+
+    def look(metrics: RunMetrics) -> None:
+        port = metrics.address.rpartition(":")[2]
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        url = f"https://localhost:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=30, context=context) as answer:
+            found.append(answer.read().decode())
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            get(metrics.address)
+
+    files = {
+        "metrics_cert": certificates / "server.pem",
+        "metrics_key": certificates / "server.key",
+    }
+    with looking(monkeypatch, look):
+        train(options_of(log, tmp_path / "store", metrics="127.0.0.1:0", **files))
+    assert "hps_train_examples_total" in found[0]
 
 
 def test_figures_change_no_bit(log: Path, tmp_path: Path) -> None:
