@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError
+from hps.errors import ConfigError, HpsError
 from hps.pipeline.clock import add_seconds
 from hps.pipeline.slices import RecentSlices
 from hps.service.messages.addresses import is_loopback, split_address
@@ -163,20 +163,25 @@ class RunMetrics:
         server, checkpoints = self._sources
         summed = {stage: dict(seconds) for stage, seconds in self._before.items()}
         add_seconds(summed, stages)
+        self._due = time.monotonic() + NOTE_SECONDS
         has_rows = self._store is not None  # servers tell of theirs themselves
+        try:
+            stats = server.stats() if has_rows else {}
+            period = server.period if has_rows else None
+        except HpsError:  # what is told of a training may not end it
+            return
         self._note = RunNote(
             time=time.time(),
             examples=totals.examples,
             batches=totals.batches,
             stages=summed,
             exchange_seconds=self._ranks.exchange_seconds(),
-            stats=server.stats() if has_rows else {},
-            period=server.period if has_rows else None,
+            stats=stats,
+            period=period,
             checkpoint=checkpoints.newest,
             checkpoints=checkpoints.count,
             checkpoint_seconds=checkpoints.seconds,
         )
-        self._due = time.monotonic() + NOTE_SECONDS
 
     def span_ended(self, totals: "Totals", stages: Mapping[str, Mapping[str, float]]) -> None:
         """Notes the figures; the seconds of the next span begin at nothing again."""

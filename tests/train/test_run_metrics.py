@@ -163,6 +163,25 @@ def test_who_asks_never_waits_for_a_step(
     assert seen and "hps_tier_rows" in seen[0]
 
 
+def test_figures_that_cannot_be_had_end_no_training(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = RunMetrics.begin
+    asked: list[str] = []
+
+    class Failing:
+        def stats(self) -> None:
+            asked.append("stats")
+            raise hps.StoreError(5, "planted")
+
+    def begin_failing(self: RunMetrics, server: Any, checkpoints: Any) -> None:
+        begin(self, Failing(), checkpoints)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RunMetrics, "begin", begin_failing)
+    told = train(options_of(log, tmp_path / "store", metrics="127.0.0.1:0"))
+    assert told["examples"] == BATCHES * BATCH and asked
+
+
 def test_the_port_is_free_again_after_the_run_also_after_an_error(
     log: Path, tmp_path: Path
 ) -> None:
