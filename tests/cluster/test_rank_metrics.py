@@ -1,27 +1,24 @@
 """Each rank of a training serves its own figures, and a cluster's folder can be watched.
 
-Above it: pytest. Below it: hps/train/run_metrics.py and hps/dashboard/ over ranks as threads.
+Above it: pytest. Below it: rank_nursery.py, which runs the real command as processes over gloo;
+hps/dashboard/.
 """
 
 import socket
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from hps.cluster.world.local_world import LocalWorld
+from hps.dashboard.collector import Collector
 from hps.dashboard.fetch import Credentials
-from hps.dashboard.sources import StoreSource
 from hps.dashboard.watched import Asking, parse_watched
-from hps.train import TrainOptions, train
-from hps.train.loop import TrainingLoop
-from tests.cluster.ranks import run_ranks
+from tests.cluster.rank_nursery import Job, Nursery
+from tests.cluster.test_rank_training import words
 from tests.logs import write_criteo
 
-SIZE, EXAMPLES, BATCH = 2, 600, 100
+SIZE = 2
+_SECONDS = 60.0
 
 
 def free_ports() -> int:
@@ -37,52 +34,33 @@ def free_ports() -> int:
 
 
 def test_ranks_tell_their_own_figures_and_their_store_theirs_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ranks: Nursery
 ) -> None:
-    log = write_criteo(tmp_path / "log.tsv", EXAMPLES)
-    base = free_ports()
-    options = TrainOptions(
-        data=[log],
-        store=tmp_path / "store",
-        model="fm",
-        dim=4,
-        batch_size=BATCH,
-        dram="2MiB",
-        threads=1,
-        metrics=f"127.0.0.1:{base}",
-    )
-    run = TrainingLoop.run
-    all_done = threading.Barrier(SIZE)
-    texts: dict[int, str] = {}
-
-    def run_and_look(self: TrainingLoop, *arguments: Any) -> Any:
-        ended = run(self, *arguments)
-        rank = self._ranks.rank
-        with urllib.request.urlopen(f"http://127.0.0.1:{base + rank}/metrics") as answer:
-            texts[rank] = answer.read().decode()
-        all_done.wait(30)
-        return ended
-
-    monkeypatch.setattr(TrainingLoop, "run", run_and_look)
-
-    def body(world: LocalWorld) -> Any:
-        return train(options, None, world)
-
-    told = run_ranks(SIZE, body)
-    assert all(isinstance(one, dict) for one in told), told
-    for rank in range(SIZE):
-        assert f'hps_train_rank{{rank="{rank}",ranks="{SIZE}"}} 1.0' in texts[rank]
-        assert f"hps_train_examples_total {float(EXAMPLES)}" in texts[rank]
-    rows = [
-        float(text.partition('hps_table_rows{table="features"} ')[2].split()[0])
-        for text in texts.values()
-    ]
-    assert sum(rows) == told[0]["rows"] and min(rows) > 0
-    # Each measures the examples that it has read.
-    losses = {text.partition("\nhps_train_logloss ")[2].split()[0] for text in texts.values()}
-    assert len(losses) == SIZE
-    (watched,) = parse_watched([str(tmp_path / "store")], Asking(credentials=Credentials()))
-    source = watched.open()
-    assert isinstance(source, StoreSource)
-    figures = source.read(time.time()).figures
-    assert figures["rows/ssd_store"] == figures["table_rows/features"] == told[0]["rows"]
+    log, store, base = write_criteo(tmp_path / "log.tsv", 1250), tmp_path / "store", free_ports()
+    flags = ["--metrics", f"127.0.0.1:{base}", "--epochs", "60", "--checkpoint-every", "20"]
+    told: list[Any] = []
+    job = Job(words(log, store, *flags), SIZE)
+    thread = threading.Thread(target=lambda: told.append(ranks.figures(job)))
+    addresses = [f"127.0.0.1:{base + rank}" for rank in range(SIZE)]
+    watched = parse_watched([*addresses, str(store)], Asking(credentials=Credentials()))
+    collector = Collector(watched)
+    thread.start()
+    try:
+        until = time.monotonic() + _SECONDS
+        while True:
+            state = collector.round()
+            targets, values = state["targets"], state["values"]
+            if state["stragglers"] and values[watched[2].name].get("table_rows/features"):
+                break
+            assert time.monotonic() < until and thread.is_alive(), targets
+            time.sleep(0.05)
+    finally:
+        thread.join()
+        collector.close()
+    assert [one["kind"] for one in targets] == ["trainer", "trainer", "store"]
+    assert [one["facts"].get("rank") for one in targets] == ["0 of 2", "1 of 2", None]
+    rows = [values[address]["table_rows/features"] for address in addresses]
+    assert min(rows) > 100 and sum(rows) == values[watched[2].name]["table_rows/features"]
+    assert sum(rows) == told[0]["rows"]  # the log is read anew; no row came by any more
+    assert {one["slowest"] for one in state["stragglers"]} <= set(addresses)
+    assert "stage compute" in {one["what"] for one in state["stragglers"]}
