@@ -50,7 +50,10 @@ def test_ranks_tell_their_own_figures_and_their_store_theirs_together(
         while True:
             state = collector.round()
             targets, values = state["targets"], state["values"]
-            if state["stragglers"] and values[watched[2].name].get("table_rows/features"):
+            rows = [values[one].get("table_rows/features", 0.0) for one in addresses]
+            of_store = values[watched[2].name].get("table_rows/features")
+            # After the first reading of the log no row comes by; what is told is a second old.
+            if state["stragglers"] and sum(rows) == of_store:
                 break
             assert time.monotonic() < until and thread.is_alive(), targets
             time.sleep(0.05)
@@ -59,8 +62,6 @@ def test_ranks_tell_their_own_figures_and_their_store_theirs_together(
         collector.close()
     assert [one["kind"] for one in targets] == ["trainer", "trainer", "store"]
     assert [one["facts"].get("rank") for one in targets] == ["0 of 2", "1 of 2", None]
-    rows = [values[address]["table_rows/features"] for address in addresses]
-    assert min(rows) > 100 and sum(rows) == values[watched[2].name]["table_rows/features"]
-    assert sum(rows) == told[0]["rows"]  # the log is read anew; no row came by any more
+    assert min(rows) > 100 and sum(rows) == told[0]["rows"]
     assert {one["slowest"] for one in state["stragglers"]} <= set(addresses)
     assert "stage compute" in {one["what"] for one in state["stragglers"]}
