@@ -5,10 +5,8 @@ DevTools by tools/chromium_page.py: `make chromium`.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from hps.dashboard.panels import PANELS
 from tests.dashboard.endpoints import Endpoint, endpoint
 from tests.dashboard.test_dashboard_server import Board
 from tests.report.browser import find_browser
+from tests.site.site_browser import AXE
 from tools.chromium_page import NAMES, ChromiumPage
 
 pytest.importorskip("aiohttp")
@@ -308,12 +307,9 @@ def test_what_is_read_aloud_has_a_name(page: ChromiumPage) -> None:
     assert all(new <= old + 1 for old, new in pairwise(headings))
 
 
-def test_axe_finds_nothing_where_it_is_installed(page: ChromiumPage) -> None:
-    """HPS_AXE names axe.min.js, of npm's axe-core."""
-    script = os.environ.get("HPS_AXE")
-    if not script:
-        pytest.skip("HPS_AXE names no axe.min.js; npm install axe-core")
-    page.ask(Path(script).read_text() + "; true")
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: tools/site/axe.sh")
+def test_axe_finds_nothing(page: ChromiumPage) -> None:
+    page.ask(AXE.read_text() + "; true")
     found = page.ask(
         "axe.run().then((told) => told.violations.map("
         "(one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]))"

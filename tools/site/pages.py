@@ -95,7 +95,7 @@ NAVIGATION: Section = {
         "Security": "security.md",
     },
 }
-OPTIONAL = ("dashboard.md", "tutorial.md")
+OPTIONAL = ("tutorial.md",)
 # The order in which tutorials are read; others follow by their names.
 TUTORIALS = (
     "train_from_csv",
