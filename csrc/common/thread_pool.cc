@@ -29,7 +29,7 @@ void LookFor(Done done) {
 ThreadPool::ThreadPool(int num_threads) : owner_(getpid()) {
   HPS_CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
-  taken_.resize(static_cast<size_t>(num_threads));
+  taken_ = std::vector<std::atomic<uint64_t>>(static_cast<size_t>(num_threads));
   try {
     for (int worker = 1; worker < num_threads; ++worker) {
       workers_.emplace_back([this, worker] { Work(worker); });
@@ -90,12 +90,8 @@ void ThreadPool::RunWithWorkers(const std::function<void(int)>& task) {
   Try(task, 0);
   // A worker that sleeps wakes up when its processor has time, often later than this.
   for (int worker = 1; worker < num_threads(); ++worker) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!Take(worker)) continue;
-    }
+    if (!Take(worker)) continue;
     Try(task, worker);
-    const std::lock_guard<std::mutex> lock(mutex_);
     --running_;
   }
   LookFor([this] { return running_.load(std::memory_order_relaxed) == 0; });
@@ -105,9 +101,13 @@ void ThreadPool::RunWithWorkers(const std::function<void(int)>& task) {
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+// Without the mutex, which a worker that is just done wants, too. A new job begins within it, as a
+// worker takes its part, so none takes one of a job that is over.
 bool ThreadPool::Take(int worker) {
-  const uint64_t job = generation_;
-  return std::exchange(taken_[static_cast<size_t>(worker)], job) != job;
+  std::atomic<uint64_t>& taken = taken_[static_cast<size_t>(worker)];
+  const uint64_t job = generation_.load(std::memory_order_relaxed);
+  if (taken.load(std::memory_order_relaxed) == job) return false;
+  return taken.exchange(job, std::memory_order_relaxed) != job;
 }
 
 void ThreadPool::Try(const std::function<void(int)>& task, int worker) {

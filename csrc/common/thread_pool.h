@@ -41,7 +41,7 @@ class ThreadPool {
   void Work(int worker);
   void RunWithWorkers(const std::function<void(int)>& task);
   void RunInTurn(const std::function<void(int)>& task);
-  // Takes a worker's part of the current job; false if it was taken. Under mutex_.
+  // Takes a worker's part of the current job; false if it was taken.
   bool Take(int worker);
   // Runs the task of one worker and keeps what it threw.
   void Try(const std::function<void(int)>& task, int worker);
@@ -60,8 +60,8 @@ class ThreadPool {
   const std::function<void(int)>* task_ = nullptr;
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> running_{0};
-  std::vector<uint64_t> taken_;       // of each worker the last job whose part was taken
-  std::atomic<bool> is_busy_{false};  // with the job of one caller of Run
+  std::vector<std::atomic<uint64_t>> taken_;  // of each worker the last job whose part was taken
+  std::atomic<bool> is_busy_{false};          // with the job of one caller of Run
   bool stop_ = false;
   std::exception_ptr failure_;
   std::vector<std::thread>& workers_ = waiting_->workers;
