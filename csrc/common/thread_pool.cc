@@ -1,5 +1,5 @@
-// The workers' protocol: generation_ counts the jobs, running_ the workers still at the current
-// one.
+// The workers' protocol: generation_ counts the jobs, running_ the workers whose part of the
+// current one is not done, taken_ says which parts somebody has begun.
 #include "common/thread_pool.h"
 
 #include <unistd.h>
@@ -29,6 +29,7 @@ void LookFor(Done done) {
 ThreadPool::ThreadPool(int num_threads) : owner_(getpid()) {
   HPS_CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
+  taken_ = std::vector<std::atomic<uint64_t>>(static_cast<size_t>(num_threads));
   try {
     for (int worker = 1; worker < num_threads; ++worker) {
       workers_.emplace_back([this, worker] { Work(worker); });
@@ -87,11 +88,26 @@ void ThreadPool::RunWithWorkers(const std::function<void(int)>& task) {
   }
   start_.notify_all();
   Try(task, 0);
+  // A worker that sleeps wakes up when its processor has time, often later than this.
+  for (int worker = 1; worker < num_threads(); ++worker) {
+    if (!Take(worker)) continue;
+    Try(task, worker);
+    --running_;
+  }
   LookFor([this] { return running_.load(std::memory_order_relaxed) == 0; });
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [this] { return running_ == 0; });
   task_ = nullptr;
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Without the mutex, which a worker that is just done wants, too. A new job begins within it, as a
+// worker takes its part, so none takes one of a job that is over.
+bool ThreadPool::Take(int worker) {
+  std::atomic<uint64_t>& taken = taken_[static_cast<size_t>(worker)];
+  const uint64_t job = generation_.load(std::memory_order_relaxed);
+  if (taken.load(std::memory_order_relaxed) == job) return false;
+  return taken.exchange(job, std::memory_order_relaxed) != job;
 }
 
 void ThreadPool::Try(const std::function<void(int)>& task, int worker) {
@@ -114,6 +130,7 @@ void ThreadPool::Work(int worker) {
       start_.wait(lock, [&] { return stop_ || generation_ != seen; });
       if (stop_) return;
       seen = generation_;
+      if (!Take(worker)) continue;  // the job may be over, and what it calls gone
       task = task_;
     }
     Try(*task, worker);

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hps import _C
-from hps.common.arrays import HostArray, as_contiguous, as_keys
+from hps.common.arrays import AnyArray, as_contiguous, as_keys
 from hps.common.row_layout import Labels
 from hps.contracts.updates import RowUpdate
 from hps.types import Ids, PinnedRows
@@ -107,33 +107,37 @@ class KeysByTable:
             batch.take_parts(self.features, self.num_examples)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             # Numbers with gaps between them; or something is wrong, and is told here.
-            batch.take_parts([_Arrays(ids) for ids in self.features], self.num_examples)
+            own = [_Arrays(ids.keys_L, ids.offsets, ids.weights_L) for ids in self.features]
+            batch.take_parts(own, self.num_examples)
 
 
 class _Arrays:
     """Ids as arrays without gaps."""
 
-    def __init__(self, ids: Ids) -> None:
-        self.keys_L = as_keys(ids.keys_L)
-        self.offsets = as_contiguous(ids.offsets, "offsets")
-        weights = ids.weights_L
+    def __init__(self, keys: AnyArray, offsets: AnyArray, weights: AnyArray | None) -> None:
+        self.keys_L = as_keys(keys)
+        self.offsets = as_contiguous(offsets, "offsets")
         self.weights_L = None if weights is None else as_contiguous(weights, "weights")
 
 
 @dataclass(slots=True)
 class KeysOfAll:
-    """Keys of all features of `places` in the same arrays, feature after feature."""
+    """Keys of all features of `places` in the same arrays or tensors, feature after feature."""
 
-    keys: HostArray
-    offsets: HostArray
-    weights: HostArray | None
+    keys: AnyArray
+    offsets: AnyArray
+    weights: AnyArray | None
     places: Places
     num_examples: int
 
     def give_to(self, batch: _C.TableBatch) -> None:
-        """As JointIds has it."""
-        args = (self.offsets, self.weights, self.places.native, self.num_examples)
-        batch.take_joint(self.keys, *args)
+        """As KeysByTable has it."""
+        places = (self.places.native, self.num_examples)
+        try:
+            batch.take_joint(self.keys, self.offsets, self.weights, *places)
+        except (RuntimeError, TypeError, ValueError):  # as there
+            own = _Arrays(self.keys, self.offsets, self.weights)
+            batch.take_joint(own.keys_L, own.offsets, own.weights_L, *places)
 
 
 _Placed = tuple[int, tuple[int, ...], tuple[int, ...], object]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from hps import _C
-from hps.common.arrays import as_contiguous, as_keys
 from hps.common.bags import make_bags
 from hps.config import TableConfig
 from hps.contracts.joint import KeysOfAll
@@ -110,8 +109,7 @@ def keys_of_all(
     """Keys [L], offsets [F * B + 1] and weights [L] of all features, which are in order.
 
     Raises:
-        ConfigError: another number of offsets, or what is not on the host, or of another dtype or
-            number of dimensions.
+        ConfigError: another number of offsets or dimensions.
     """
     keys, offsets, weights = tensors
     for what, one in (("keys", keys), ("offsets", offsets), ("weights", weights)):
@@ -120,18 +118,12 @@ def keys_of_all(
                 f"SparseEmbeddings: {what} of shape {tuple(one.shape)}; one dimension is needed"
             )
     wanted = len(layout.names) * num_examples + 1
-    if len(offsets) != wanted:
+    if offsets.shape[0] != wanted:
         raise ConfigError(
             f"SparseEmbeddings: {len(offsets)} offsets of {len(layout.names)} features and "
             f"{num_examples} examples; {wanted} are needed"
         )
-    return KeysOfAll(
-        as_keys(keys),
-        as_contiguous(offsets, "offsets"),
-        None if weights is None else as_contiguous(weights, "weights"),
-        layout.places,
-        num_examples,
-    )
+    return KeysOfAll(keys, offsets, weights, layout.places, num_examples)
 
 
 def ids_of_features(

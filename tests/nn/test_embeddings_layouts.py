@@ -333,3 +333,18 @@ def test_a_jagged_tensor_of_other_types_and_shapes_is_refused(
         with pytest.raises(hps.ConfigError, match=reason):
             joint(server)(jagged)
         assert server.pins == 0 and pending_of(server).is_empty
+
+
+def test_a_jagged_tensor_with_gaps_or_unsigned_keys_is_taken(tmp_path: Path) -> None:
+    def with_gaps(values: torch.Tensor) -> torch.Tensor:
+        return torch.stack([values, values], dim=1)[:, 0]
+
+    plain, gaps, unsigned = (Jagged(draw_batch(1), list(FEATURES)) for _ in range(3))
+    gaps.keys_L, gaps.offsets_L = with_gaps(gaps.keys_L), with_gaps(gaps.offsets_L)
+    gaps.weights_L = with_gaps(gaps.weights_L)
+    assert not gaps.keys_L.is_contiguous()
+    unsigned.keys_L = unsigned.keys_L.view(torch.uint64)
+    with open_tables(tmp_path) as server:
+        module = joint(server).eval()
+        wanted = module(plain)
+        assert torch.equal(module(gaps), wanted) and torch.equal(module(unsigned), wanted)
