@@ -282,6 +282,18 @@ void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) 
   }
 }
 
+void TableStore::Places(const uint64_t* keys, uint64_t count, RecordPlace* places) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), is_lent_ ? this : nullptr);
+    const uint64_t location = Find(MixKey(keys[i]));
+    places[i] = RecordPlace();
+    if (location == KeyIndex::kNone || IsExpired(location)) continue;
+    const WantedRecord wanted = Decode(location);
+    places[i] = {segments_[wanted.segment]->info.number, wanted.record};
+  }
+}
+
 uint64_t TableStore::num_rows() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return (is_lent_ ? num_lent_rows_ : index_->size()) - NumExpired();
