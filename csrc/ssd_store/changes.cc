@@ -18,7 +18,7 @@ using Segments = std::vector<std::shared_ptr<const Segment>>;
 using Numbers = std::set<uint64_t>;
 using VisitKeys = std::function<void(uint64_t first, const uint64_t* keys, uint64_t count)>;
 
-constexpr uint64_t kKeysAtOnce = 4096;
+constexpr uint64_t kKeysAtOnce = 16384;
 
 Numbers NumbersOf(const Segments& segments) {
   Numbers numbers;
@@ -29,11 +29,11 @@ Numbers NumbersOf(const Segments& segments) {
 // Calls visit(first, keys, count, places) for keys[count], some at a time.
 template <typename Visit>
 void WithPlaces(const TableStore& table, const uint64_t* keys, uint64_t count, Visit visit) {
-  RecordPlace places[kKeysAtOnce];
+  std::vector<RecordPlace> places(std::min(count, kKeysAtOnce));
   for (uint64_t first = 0; first < count; first += kKeysAtOnce) {
     const uint64_t size = std::min(kKeysAtOnce, count - first);
-    table.Places(keys + first, size, places);
-    visit(first, keys + first, size, places);
+    table.Places(keys + first, size, places.data());
+    visit(first, keys + first, size, places.data());
   }
 }
 
@@ -56,8 +56,20 @@ Status ReadKeys(FileCache* cache, const Segment& segment, const VisitKeys& visit
 Status AddRows(const TableStore& after, FileCache* cache, std::shared_ptr<const Segment> segment,
                Changes* changes) {
   TableSnapshot::Part part;
-  part.live.resize((segment->info.num_records + 63) / 64);
   const uint64_t number = segment->info.number;
+  const uint64_t num_records = segment->info.num_records;
+  const bool is_whole = after.HoldsAll(*segment);  // as most are of what was updated just now
+  part.live.assign((num_records + 63) / 64, is_whole ? ~uint64_t{0} : 0);
+  if (is_whole) {
+    if (num_records % 64 != 0) part.live.back() >>= 64 - num_records % 64;
+    changes->rows.num_rows += num_records;
+    if (segment->info.num_tombstones > 0) {
+      HPS_RETURN_IF_ERROR(ReadKeys(cache, *segment, {}, &changes->others));
+    }
+    part.segment = std::move(segment);
+    changes->rows.parts.push_back(std::move(part));
+    return Status::Ok();
+  }
   const auto visit = [&](uint64_t start, const uint64_t* keys, uint64_t count) {
     WithPlaces(after, keys, count,
                [&](uint64_t first, const uint64_t* some, uint64_t size, const RecordPlace* places) {
