@@ -232,10 +232,7 @@ class RowOverlay:
 
 class TableBatch:
     def __init__(
-        self,
-        caches: list[DramCache] | list[GpuCache],
-        counts: TableCounts,
-        names: tuple[str, ...],
+        self, caches: list[DramCache] | list[GpuCache], counts: TableCounts, names: tuple[str, ...]
     ) -> None: ...
     # Tensors or arrays; of features the fields of hps.Ids.
     def take_parts(self, features: list[Any], num_examples: int) -> None: ...
@@ -369,10 +366,7 @@ class SsdChanges:
     others: Final[bytes]
 
 class RecordMarks:
-    def __init__(self) -> None: ...
     memory_bytes: Final[int]
-    @staticmethod
-    def of(rows: _Rows, marks: _UInt64s) -> None: ...
     def note(self, places: _UInt64s, marks: _UInt64s) -> None: ...
     def find(self, places: _UInt64s, marks: _UInt64s) -> None: ...
     def keep(self, segments: list[int]) -> None: ...
@@ -447,6 +441,7 @@ class SsdStore:
     def verify(self) -> list[tuple[str, str]]: ...
     def close(self) -> int: ...
 
+def marks_of(rows: _Rows, marks: _UInt64s) -> None: ...
 def verify_store(path: str) -> list[tuple[str, str]]: ...
 def find_foreign(path: str, own: list[str]) -> str: ...
 def crc32c(data: bytes, seed: int = 0) -> int: ...
@@ -506,6 +501,9 @@ class TextSchema:
         self, data: _UInt8s
     ) -> tuple[list[bytes], int, tuple[int, bytes] | None]: ...
 
+_Bags = list[tuple[_Int64s, _Int64s, _Float32s | None]]
+_Parsed = tuple[_Float32s, _Float32s, _Bags, tuple[int, int, int, int]]
+
 class TextParser:
     num_ready: int
     num_bad: int
@@ -513,14 +511,7 @@ class TextParser:
     def __init__(self, schema: TextSchema, threads: ThreadPool) -> None: ...
     def start_file(self, file: int, byte: int, line: int) -> None: ...
     def feed(self, data: _UInt8s, at_end: bool) -> int: ...
-    def take(
-        self, count: int, first: int, last: int
-    ) -> tuple[
-        _Float32s,
-        _Float32s,
-        list[tuple[_Int64s, _Int64s, _Float32s | None]],
-        tuple[int, int, int, int],
-    ]: ...
+    def take(self, count: int, first: int, last: int) -> _Parsed: ...
 
 class BatchLines:
     num_ready: int
@@ -552,9 +543,7 @@ def signed_log1p(values: npt.NDArray[np.float64], out: _Float32s) -> None: ...
 _TableIds = tuple[_Int64s, _Int64s | None, _Float32s | None]
 
 _FewRows = tuple[  # dense values, which are missing, keys and offsets of each table
-    npt.NDArray[np.float64],
-    npt.NDArray[np.bool_] | None,
-    list[tuple[_Int64s, _Int64s]],
+    npt.NDArray[np.float64], npt.NDArray[np.bool_] | None, list[tuple[_Int64s, _Int64s]]
 ]
 
 class FewRows:

@@ -248,8 +248,7 @@ uint64_t Next(TableScan& scan, Rows rows, std::optional<Places> places) {
   auto* const records = places ? reinterpret_cast<RecordPlace*>(places->data()) : nullptr;
   uint64_t count = 0;
   const nb::gil_scoped_release release;
-  ThrowIfError(
-      scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count, records));
+  ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count, records));
   return count;
 }
 
@@ -418,13 +417,31 @@ void BindHeldFolder(nb::module_& module) {
 }
 
 void BindRecordMarks(nb::module_& module) {
+  module.def("marks_of", &MarksOf, nb::arg("rows").noconvert(), nb::arg("marks").noconvert());
   nb::class_<RecordMarks>(module, "RecordMarks")
       .def(nb::init<>())
       .def_prop_ro("memory_bytes", &RecordMarks::memory_bytes)
-      .def_static("of", &MarksOf, nb::arg("rows").noconvert(), nb::arg("marks").noconvert())
       .def("note", &NoteMarks, nb::arg("places").noconvert(), nb::arg("marks").noconvert())
       .def("find", &FindMarks, nb::arg("places").noconvert(), nb::arg("marks").noconvert())
       .def("keep", &RecordMarks::Keep, nb::arg("segments"));
+}
+
+void BindChanges(nb::module_& module, nb::class_<SsdStore>* store) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Changes>(module, "SsdChanges").def_prop_ro("others", &OtherKeys);
+  BindRecordMarks(module);
+  (*store)
+      .def("changes_since", &ChangesSince, nb::arg("table"), nb::arg("period"), nb::arg("before"),
+           nb::arg("before_table"), nb::arg("before_period"), Release())
+      .def(
+          "scan_changes",
+          [](SsdStore& store, const Changes& changes) {
+            return std::make_unique<TableScan>(store.cache(), changes.rows);
+          },
+          nb::arg("changes"), nb::keep_alive<0, 1>(), Release())
+      .def("segments", &SegmentNumbers, nb::arg("table"), Release())
+      .def("places", &FindPlaces, nb::arg("table"), nb::arg("keys").noconvert(),
+           nb::arg("places").noconvert());
 }
 
 void BindFunctions(nb::module_& module) {
@@ -447,9 +464,9 @@ void BindSsdStore(nb::module_& module) {
       .def_prop_ro("num_rows", &TableScan::num_rows)
       .def("next", &Next, nb::arg("rows").noconvert(),
            nb::arg("places").noconvert().none() = nb::none());
-  nb::class_<Changes>(module, "SsdChanges").def_prop_ro("others", &OtherKeys);
-  BindRecordMarks(module);
-  nb::class_<SsdStore>(module, "SsdStore")
+  nb::class_<SsdStore> store(module, "SsdStore");
+  BindChanges(module, &store);
+  store
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"),
                   nb::arg("beside").none() = nb::none())
       .def_prop_ro("seed", &SsdStore::seed)
@@ -484,17 +501,6 @@ void BindSsdStore(nb::module_& module) {
       .def("count_deaths", &CountDeaths, nb::arg("table"), nb::arg("period"),
            nb::arg("counts").noconvert())
       .def("has_deaths", &HasDeaths, nb::arg("table"))
-      .def("changes_since", &ChangesSince, nb::arg("table"), nb::arg("period"),
-           nb::arg("before"), nb::arg("before_table"), nb::arg("before_period"), Release())
-      .def(
-          "scan_changes",
-          [](SsdStore& store, const Changes& changes) {
-            return std::make_unique<TableScan>(store.cache(), changes.rows);
-          },
-          nb::arg("changes"), nb::keep_alive<0, 1>(), Release())
-      .def("segments", &SegmentNumbers, nb::arg("table"), Release())
-      .def("places", &FindPlaces, nb::arg("table"), nb::arg("keys").noconvert(),
-           nb::arg("places").noconvert())
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

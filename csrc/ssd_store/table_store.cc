@@ -282,8 +282,7 @@ void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) 
   }
 }
 
-void TableStore::SortByShard(uint64_t first, const uint64_t* keys, uint64_t count,
-                             KeyItem* items) {
+void TableStore::SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items) {
   const auto item = [=](uint64_t i) { return KeyItem{MixKey(keys[i]), first + i}; };
   KeyIndex::SortByShard(count, item, items);
 }

@@ -312,7 +312,7 @@ def _pieces(keys: Keys) -> Iterator[Keys]:
 
 def _marks_of(rows: Images) -> "np.ndarray[Any, Any]":
     marks = np.empty(len(rows), np.uint64)
-    _C.RecordMarks.of(rows, marks)
+    _C.marks_of(rows, marks)
     return marks
 
 

@@ -32,8 +32,9 @@ def test_what_differs_is_among_the_changes_once(steps: list[tuple[str, object]])
                 do(server, verb, what)
             server.checkpoint()
             for shares in (False, True):
-                beside = {"beside": before, "shares_index": shares}
-                with SsdStore.open(path, [], read_only=True, **beside) as after:  # type: ignore[arg-type]
+                with SsdStore.open(
+                    path, [], read_only=True, beside=before, shares_index=shares
+                ) as after:
                     for table in ("ads", "users"):
                         check(before, after, table, old[table], server.period, since)
 
@@ -53,6 +54,9 @@ def check(
             rows[key] = image.tobytes()
     assert all(new[key] == image for key, image in rows.items())
     assert others == sorted(set(others)) and not rows.keys() & set(others)
+    asked = np.array(others, np.uint64)
+    moved = before.places(table, asked) != after.places(table, asked)
+    assert moved.any(axis=1).all()  # nothing that lies in one place in both
     differ = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
     assert differ <= rows.keys() | set(others)
     keys = np.array(sorted(old.keys() | new.keys() | {999_999}), np.uint64)
@@ -80,7 +84,7 @@ def test_what_no_update_has_touched_is_not_among_the_changes(tmp_path: Path) -> 
 
 def marks_of(rows: np.ndarray) -> np.ndarray:
     marks = np.empty(len(rows), np.uint64)
-    _C.RecordMarks.of(rows, marks)
+    _C.marks_of(rows, marks)
     return marks
 
 
