@@ -86,6 +86,7 @@ def main(folder: str) -> None:
     trained = Trained.again(Path(folder))
     load: Load | None = None
     with trained.opened() as server:
+        model, _ = server.checkpoint_state()
         print("ready", flush=True)
         for line in sys.stdin:
             verb, *words = line.split()
@@ -101,8 +102,9 @@ def main(folder: str) -> None:
                 with nullcontext() if load is None else load.lock:
                     moment = time.perf_counter() if load is None else load.last
                     trained.touch(server, 1)
-                    trained.save(server)
-                made = dict(server.publish(words[0], kind=verb, keep=1000)) | {"moment": moment}
+                made = dict(server.publish(words[0], kind=verb, keep=1000, model=model)) | {
+                    "moment": moment
+                }
             print(json.dumps(made, default=str), flush=True)
         if load is not None:
             load.__exit__()

@@ -14,7 +14,8 @@
 
 #include "bindings/translate.h"
 #include "files/held_folder.h"
-#include "ssd_store/changed_keys.h"
+#include "ssd_store/changes.h"
+#include "ssd_store/record_marks.h"
 #include "ssd_store/scan.h"
 #include "ssd_store/store.h"
 #include "ssd_store/verify.h"
@@ -29,6 +30,10 @@ using ConstRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::devi
 using ConstKeys = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Counts = nb::ndarray<uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// Of each record its segment's number and its own.
+using Places = nb::ndarray<uint64_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+using ConstPlaces = nb::ndarray<const uint64_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+static_assert(sizeof(RecordPlace) == 2 * sizeof(uint64_t));
 // name, dim, optimizer's number, initializer, its numbers, row_bytes, whether it has statistics,
 // whether its weights are bfloat16
 using SchemaTuple =
@@ -154,19 +159,58 @@ bool HasDeaths(const SsdStore& store, size_t table) {
   return TableOf(store, table).schema().has_deaths;
 }
 
+std::unique_ptr<Changes> ChangesSince(SsdStore& store, size_t table, uint32_t period,
+                                      const SsdStore& before, size_t before_table,
+                                      uint32_t before_period) {
+  const TableAtCheckpoint now{&TableOf(store, table), period};
+  const TableAtCheckpoint old{&TableOf(before, before_table), before_period};
+  auto changes = std::make_unique<Changes>();
+  ThrowIfError(store.CheckReadable());
+  ThrowIfError(before.CheckReadable());
+  ThrowIfError(FindChanges(old, now, store.cache(), changes.get()));
+  return changes;
+}
+
 // As bytes of uint64.
-nb::bytes KeysSince(SsdStore& store, size_t table, uint32_t period, const SsdStore& before,
-                    size_t before_table, uint32_t before_period) {
-  const TableStore& now = TableOf(store, table);
-  const TableStore& old = TableOf(before, before_table);
-  std::vector<uint64_t> keys;
-  {
-    const nb::gil_scoped_release release;
-    ThrowIfError(store.CheckReadable());
-    ThrowIfError(before.CheckReadable());
-    ThrowIfError(ChangedKeys(old, before_period, now, period, store.cache(), &keys));
+nb::bytes OtherKeys(const Changes& changes) {
+  return nb::bytes(changes.others.data(), changes.others.size() * sizeof(uint64_t));
+}
+
+void FindPlaces(const SsdStore& store, size_t table, ConstKeys keys, Places places) {
+  const TableStore& asked = TableOf(store, table);
+  ThrowIfError(store.CheckReadable());
+  CheckLengths(keys.shape(0), places.shape(0), "places");
+  const nb::gil_scoped_release release;
+  asked.Places(keys.data(), keys.shape(0), reinterpret_cast<RecordPlace*>(places.data()));
+}
+
+std::vector<uint64_t> SegmentNumbers(const SsdStore& store, size_t table) {
+  std::vector<uint64_t> numbers;
+  for (const auto& segment : TableOf(store, table).Segments()) {
+    numbers.push_back(segment->info.number);
   }
-  return nb::bytes(keys.data(), keys.size() * sizeof(uint64_t));
+  return numbers;
+}
+
+void MarksOf(ConstRows rows, Counts marks) {
+  CheckLengths(rows.shape(0), marks.shape(0), "marks");
+  const nb::gil_scoped_release release;
+  for (size_t i = 0; i < rows.shape(0); ++i) {
+    marks.data()[i] = RecordMarks::Of(rows.data() + i * rows.shape(1), rows.shape(1));
+  }
+}
+
+void NoteMarks(RecordMarks& own, ConstPlaces places, ConstKeys marks) {
+  CheckLengths(marks.shape(0), places.shape(0), "places");
+  const nb::gil_scoped_release release;
+  const auto* records = reinterpret_cast<const RecordPlace*>(places.data());
+  if (!own.Note(records, places.shape(0), marks.data())) throw std::bad_alloc();
+}
+
+void FindMarks(const RecordMarks& own, ConstPlaces places, Counts marks) {
+  CheckLengths(marks.shape(0), places.shape(0), "places");
+  const nb::gil_scoped_release release;
+  own.Find(reinterpret_cast<const RecordPlace*>(places.data()), places.shape(0), marks.data());
 }
 
 void Contains(const SsdStore& store, size_t table, ConstKeys keys, Flags found) {
@@ -198,11 +242,13 @@ std::map<std::string, uint64_t> SpaceOfCompact(const SsdStore& store, size_t fir
           {"held_bytes", space.held_bytes}};
 }
 
-uint64_t Next(TableScan& scan, Rows rows) {
+uint64_t Next(TableScan& scan, Rows rows, std::optional<Places> places) {
   CheckWidth("a scan", rows.shape(1), scan.row_bytes());
+  if (places) CheckLengths(rows.shape(0), places->shape(0), "places");
+  auto* const records = places ? reinterpret_cast<RecordPlace*>(places->data()) : nullptr;
   uint64_t count = 0;
   const nb::gil_scoped_release release;
-  ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count));
+  ThrowIfError(scan.Next(reinterpret_cast<char*>(rows.data()), rows.shape(0), &count, records));
   return count;
 }
 
@@ -370,6 +416,34 @@ void BindHeldFolder(nb::module_& module) {
       .def("check", [](const HeldFolder& folder) { ThrowIfError(folder.Check()); });
 }
 
+void BindRecordMarks(nb::module_& module) {
+  module.def("marks_of", &MarksOf, nb::arg("rows").noconvert(), nb::arg("marks").noconvert());
+  nb::class_<RecordMarks>(module, "RecordMarks")
+      .def(nb::init<>())
+      .def_prop_ro("memory_bytes", &RecordMarks::memory_bytes)
+      .def("note", &NoteMarks, nb::arg("places").noconvert(), nb::arg("marks").noconvert())
+      .def("find", &FindMarks, nb::arg("places").noconvert(), nb::arg("marks").noconvert())
+      .def("keep", &RecordMarks::Keep, nb::arg("segments"));
+}
+
+void BindChanges(nb::module_& module, nb::class_<SsdStore>* store) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Changes>(module, "SsdChanges").def_prop_ro("others", &OtherKeys);
+  BindRecordMarks(module);
+  (*store)
+      .def("changes_since", &ChangesSince, nb::arg("table"), nb::arg("period"), nb::arg("before"),
+           nb::arg("before_table"), nb::arg("before_period"), Release())
+      .def(
+          "scan_changes",
+          [](SsdStore& store, const Changes& changes) {
+            return std::make_unique<TableScan>(store.cache(), changes.rows);
+          },
+          nb::arg("changes"), nb::keep_alive<0, 1>(), Release())
+      .def("segments", &SegmentNumbers, nb::arg("table"), Release())
+      .def("places", &FindPlaces, nb::arg("table"), nb::arg("keys").noconvert(),
+           nb::arg("places").noconvert());
+}
+
 void BindFunctions(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.def("verify_store", &Verify, nb::arg("path"), Release());
@@ -388,8 +462,11 @@ void BindSsdStore(nb::module_& module) {
   BindFunctions(module);
   nb::class_<TableScan>(module, "SsdScan")
       .def_prop_ro("num_rows", &TableScan::num_rows)
-      .def("next", &Next, nb::arg("rows").noconvert());
-  nb::class_<SsdStore>(module, "SsdStore")
+      .def("next", &Next, nb::arg("rows").noconvert(),
+           nb::arg("places").noconvert().none() = nb::none());
+  nb::class_<SsdStore> store(module, "SsdStore");
+  BindChanges(module, &store);
+  store
       .def_static("open", &OpenStore, nb::arg("path"), nb::arg("tables"), nb::arg("settings"),
                   nb::arg("beside").none() = nb::none())
       .def_prop_ro("seed", &SsdStore::seed)
@@ -424,8 +501,6 @@ void BindSsdStore(nb::module_& module) {
       .def("count_deaths", &CountDeaths, nb::arg("table"), nb::arg("period"),
            nb::arg("counts").noconvert())
       .def("has_deaths", &HasDeaths, nb::arg("table"))
-      .def("keys_since", &KeysSince, nb::arg("table"), nb::arg("period"), nb::arg("before"),
-           nb::arg("before_table"), nb::arg("before_period"))
       .def("compact", &Compact, nb::arg("first"), nb::arg("end"), Release())
       .def("space_of_compact", &SpaceOfCompact, nb::arg("first"), nb::arg("end"), Release())
       .def("checkpoint", &MakeCheckpoint, nb::arg("tag"), nb::arg("extras"),

@@ -36,7 +36,7 @@ Status TableScan::ReadPiece() {
   return CheckRecords(segment, piece_first_, piece_end_ - piece_first_, piece_.data());
 }
 
-Status TableScan::Next(char* rows, uint64_t capacity, uint64_t* count) {
+Status TableScan::Next(char* rows, uint64_t capacity, uint64_t* count, RecordPlace* places) {
   *count = 0;
   while (part_ < snapshot_.parts.size() && *count < capacity) {
     TableSnapshot::Part& part = snapshot_.parts[part_];
@@ -55,6 +55,7 @@ Status TableScan::Next(char* rows, uint64_t capacity, uint64_t* count) {
         piece_.data() + piece_.size() - (piece_end_ - piece_first_) * segment.stride();
     if ((part.live[piece_first_ / 64] >> (piece_first_ % 64) & 1) != 0) {
       std::memcpy(rows + *count * segment.row_bytes, record, segment.row_bytes);
+      if (places != nullptr) places[*count] = {segment.info.number, piece_first_};
       ++*count;
     }
     ++piece_first_;

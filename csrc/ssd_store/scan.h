@@ -14,8 +14,8 @@ class TableScan {
   TableScan(FileCache* cache, TableSnapshot snapshot)
       : cache_(cache), snapshot_(std::move(snapshot)) {}
 
-  // Fills up to `capacity` rows; *count is 0 at the end.
-  Status Next(char* rows, uint64_t capacity, uint64_t* count);
+  // Fills up to `capacity` rows, and where they lie, if there are `places`; *count is 0 at the end.
+  Status Next(char* rows, uint64_t capacity, uint64_t* count, RecordPlace* places = nullptr);
   uint64_t num_rows() const { return snapshot_.num_rows; }
   uint32_t row_bytes() const { return snapshot_.row_bytes; }
 

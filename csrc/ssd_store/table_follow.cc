@@ -98,17 +98,20 @@ Status TableStore::LearnSegment(const SegmentInfo& info, TableStore* lender) {
   segment->deaths.assign(deaths.size(), kNeverDies);
   bool has_memory = true;
   FooterVisitor visitor;
+  std::vector<KeyItem> items;
   visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
+    items.resize(count);
+    SortByShard(first, keys, count, items.data());
     for (uint64_t i = 0; i < count && has_memory; ++i) {
-      if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), lender);
-      const uint64_t hash = MixKey(keys[i]);
+      if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
+      const auto [hash, record] = items[i];
       uint64_t previous = index_->Find(hash);
-      if (previous != KeyIndex::kNone && IsNewer(previous, *segment, first + i)) continue;
+      if (previous != KeyIndex::kNone && IsNewer(previous, *segment, record)) continue;
       if (lender != nullptr) lender->NoteDisplaced(hash, previous);
-      has_memory = index_->Put(hash, Location(*segment, first + i), &previous);
+      has_memory = index_->Put(hash, Location(*segment, record), &previous);
       if (!has_memory) return;
       ++segment->live;
-      if (!deaths.empty()) segment->deaths[first + i] = deaths[first + i];
+      if (!deaths.empty()) segment->deaths[record] = deaths[record];
       if (previous != KeyIndex::kNone) Unname(previous, nullptr);
     }
   };

@@ -282,6 +282,32 @@ void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) 
   }
 }
 
+void TableStore::SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items) {
+  const auto item = [=](uint64_t i) { return KeyItem{MixKey(keys[i]), first + i}; };
+  KeyIndex::SortByShard(count, item, items);
+}
+
+bool TableStore::HoldsAll(const Segment& segment) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return segment.is_sealed && segment.live == segment.info.num_records && segment.expired == 0;
+}
+
+void TableStore::Places(const uint64_t* keys, uint64_t count, RecordPlace* places) const {
+  HPS_CHECK(count <= UINT32_MAX);
+  const std::unique_ptr<KeyItem[]> items(new KeyItem[count]);
+  SortByShard(0, keys, count, items.get());
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(items[i + kAhead].hash, is_lent_ ? this : nullptr);
+    const uint64_t location = Find(items[i].hash);
+    RecordPlace* const place = &places[items[i].location];
+    *place = RecordPlace();
+    if (location == KeyIndex::kNone || IsExpired(location)) continue;
+    const WantedRecord wanted = Decode(location);
+    *place = {segments_[wanted.segment]->info.number, wanted.record};
+  }
+}
+
 uint64_t TableStore::num_rows() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return (is_lent_ ? num_lent_rows_ : index_->size()) - NumExpired();

@@ -53,6 +53,16 @@ struct StoreContext {
   }
 };
 
+// Where a row's record lies.
+struct RecordPlace {
+  uint64_t segment = 0;  // its number; 0: there is no row
+  uint64_t record = 0;   // within it
+
+  bool operator==(const RecordPlace& other) const {
+    return segment == other.segment && record == other.record;
+  }
+};
+
 // The live rows of a table at one moment, as bitmaps over its segments' records.
 struct TableSnapshot {
   struct Part {
@@ -106,6 +116,10 @@ class TableStore {
   Status Erase(const uint64_t* keys, uint64_t count, uint8_t* found);
   Status Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8_t* found) const;
   void Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const;
+  // Whether all records of a segment are rows of the table.
+  bool HoldsAll(const Segment& segment) const;
+  // Where each key's row is; of a key without one places[i].segment is 0.
+  void Places(const uint64_t* keys, uint64_t count, RecordPlace* places) const;
   uint64_t num_rows() const;
   // Rows whose period of death has come are absent from now on, whatever becomes of their bytes.
   // So are rows whose own period comes by `horizon`, if that is later: they die early. Looks at
@@ -227,6 +241,9 @@ class TableStore {
   bool CopyIndex(const TableStore& other);
   void ShareIndex(TableStore* lender, uint64_t most_displaced);
   void Prefetch(uint64_t hash, const TableStore* lender) const;
+  // The keys of numbers first, first + 1 ... in the order of the index's shards, whose pages are
+  // then asked for one after the other; each with its number.
+  static void SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items);
   bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
   Status ForgetSegment(uint32_t ordinal, TableStore* lender,
                        std::vector<std::weak_ptr<Segment>>* retired);

@@ -9,7 +9,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -51,8 +51,11 @@ class Destination(Protocol):
         """Makes a file, whole and at once, durable when this returns. TakenError: it is there."""
 
     def write(self, name: str) -> Any:
-        """A context that gives a stream for a file of its own name; it is whole, and durable, once
-        the context is left without an error."""
+        """A context that gives a stream for a file of its own name; it is whole once the context is
+        left without an error, and durable once `settle` has it."""
+
+    def settle(self, names: Sequence[str]) -> None:
+        """Makes files durable that `write` made, all of them together."""
 
     def open(self, name: str) -> IO[bytes]:
         """A file, to be read from front to back. FileNotFoundError: it is not there."""
@@ -127,9 +130,14 @@ class _Folder:
             self._make_folder(target.parent)
             with target.open("xb") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
-            sync(target.parent)
+
+    def settle(self, names: Sequence[str]) -> None:
+        for name in names:
+            with self._told("write", name):
+                sync(self.path / name)
+        for folder in sorted({(self.path / name).parent for name in names}):
+            with self._told("write", folder.name):
+                sync(folder)
 
     def open(self, name: str) -> IO[bytes]:
         with self._told("read", name):
@@ -239,6 +247,9 @@ class _Remote:
                 raise
             raise self._error("write", name, error) from error
         self._tried("write", name, stream.close)
+
+    def settle(self, names: Sequence[str]) -> None:
+        """Nothing to do: what was taken is kept."""
 
     def open(self, name: str) -> IO[bytes]:
         def begin() -> Any:

@@ -4,7 +4,7 @@ Above it: publisher.py. Below it, in other files: store_origin.py, hps/service/c
 """
 
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
@@ -39,6 +39,9 @@ class Published(Protocol):
     @property
     def model(self) -> Json | None:
         """What it holds beside rows; None: nothing."""
+
+    def keeps_model(self, before: Self) -> bool:
+        """Whether it is certain that it holds, beside rows, what an older checkpoint holds."""
 
     def source(self) -> Json:
         """What a version tells of the checkpoint that it is of: at least `created`."""

@@ -9,6 +9,7 @@ or what an update has left as it was, is in no delta.
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, Self
@@ -153,7 +154,7 @@ class Publisher(Generic[C]):
             raise
         not_removed = None
         try:
-            remove_old(self._destination, self.options.keep)
+            remove_old(self._destination, self.options.keep, self._known)
         except HpsError as error:  # it is published; the next one tries again
             not_removed = str(error)
         made = _told(version, *work.counts(), work.num_bytes)
@@ -203,9 +204,12 @@ class Publisher(Generic[C]):
         return sum(sizes) > _MOST_DELTAS * base
 
 
-def remove_old(destination: Destination, keep: int) -> list[int]:
+def remove_old(destination: Destination, keep: int, known: Sequence[Version] = ()) -> list[int]:
     """Removes versions beyond the newest `keep`, but for those that they follow, and those that a
     reader is at; and data of versions that never came to be.
+
+    Args:
+        known: a base and what follows it, which need not be read again.
 
     Returns:
         The numbers of those that went.
@@ -216,7 +220,8 @@ def remove_old(destination: Destination, keep: int) -> list[int]:
         return []
     leased = oldest_leased(destination)
     oldest = min([kept[0]] if leased is None else [kept[0], max(leased, numbers[0])])
-    first = chain_of(destination, oldest)[0].number
+    is_known = any(version.number == oldest for version in known)
+    first = known[0].number if is_known else chain_of(destination, oldest)[0].number
     gone = [number for number in numbers if number < first]
     for number in gone:
         folder = load_version(destination, number).folder

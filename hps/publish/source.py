@@ -4,6 +4,7 @@ Above it: publisher.py. Below it: the engines' read-only stores, the blobs of a 
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +33,53 @@ from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.cluster.cluster_store import ClusterStore
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import open_store
-from hps.ssd_store.store import SsdStore
+from hps.ssd_store.store import Places, SsdStore
 from hps.table.life_rules import native_rules
 
 _SERVED = ("name", "dim", "initializer", "features", "shared_vocabulary")
+
+
+@dataclass(frozen=True)
+class PlacedRows:
+    """Some rows of a part of a store, which is the whole but for ranks.
+
+    Args:
+        part: its number.
+        images: uint8 [n, row_bytes].
+        places: as SsdStore.places; None where the engine has none.
+    """
+
+    part: int
+    images: Images
+    places: Places | None
+
+
+@dataclass(frozen=True)
+class PartChanges:
+    """Where a part of a table may differ between two checkpoints.
+
+    Args:
+        part: its number.
+        table: its name.
+        after, before: the part as of the two.
+        changes: as SsdStore.changes_since tells them.
+    """
+
+    part: int
+    table: str
+    after: SsdStore
+    before: SsdStore
+    changes: _C.SsdChanges
+
+    @property
+    def others(self) -> Keys:
+        """Keys that may have gone, or be others, and are none of the rows'; uint64 [n]."""
+        return np.frombuffer(self.changes.others, np.uint64)
+
+    def rows(self, piece_rows: int) -> Iterator[PlacedRows]:
+        """Rows that were written since, or moved; pieces as those of Source.scan."""
+        for images, places in self.after.scan_placed(self.table, piece_rows, self.changes):
+            yield PlacedRows(self.part, images, places)
 
 
 @dataclass
@@ -62,6 +106,7 @@ class Source:
     tables: dict[str, TableConfig]
     _extras: dict[str, bytes] = field(default_factory=dict, repr=False)
     _native: dict[str, _C.LifeRules] = field(default_factory=dict)
+    _marks: dict[tuple[str, str, int], _C.RecordMarks] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(
@@ -129,6 +174,10 @@ class Source:
         """As Published; decoded now, which takes torch."""
         return decode_model(self._extras) if self._extras else None
 
+    def keeps_model(self, before: Self) -> bool:
+        """As Published: what is stored of it is the same bytes."""
+        return self._extras == before._extras
+
     @property
     def can_follow(self) -> bool:
         """Whether changes between two checkpoints can be found: of segments, not of RocksDB."""
@@ -168,20 +217,43 @@ class Source:
             found.append({**served, "rules": None if rules is None else rules.described()})
         return found
 
-    def keys_since(self, before: "Source", table: str) -> Keys | None:
-        """Keys of the rows that may have changed since another checkpoint of the same store;
-        sorted in runs; uint64 [n]. None: the ranks are others, nobody can tell."""
+    def scan(self, table: str, piece_rows: int) -> Iterator[PlacedRows]:
+        """All rows of a table, in pieces that are good until the next one is asked for."""
+        for number, part in enumerate(_parts(self.store)):
+            if isinstance(part, SsdStore):
+                for images, places in part.scan_placed(table, piece_rows):
+                    yield PlacedRows(number, images, places)
+            else:
+                for images in part.scan(table, piece_rows):
+                    yield PlacedRows(number, images, None)
+
+    def changes_since(self, before: "Source", table: str) -> list["PartChanges"]:
+        """What may have changed in a table since another checkpoint of the same store, of each of
+        its parts."""
         own, others = _parts(self.store), _parts(before.store)
-        if len(own) != len(others):
-            return None
+        assert len(own) == len(others), "a checkpoint of other ranks"
         found = []
-        for part, other in zip(own, others, strict=True):
-            if not isinstance(part, SsdStore) or not isinstance(other, SsdStore):
-                return None
-            if part.identity != other.identity:
-                return None
-            found.append(part.keys_since(other, table, self.period, before.period))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        for number, (part, other) in enumerate(zip(own, others, strict=True)):
+            assert isinstance(part, SsdStore) and isinstance(other, SsdStore)
+            assert part.identity == other.identity, "a checkpoint of other ranks"
+            changes = part.changes_since(other, table, self.period, before.period)
+            found.append(PartChanges(number, table, part, other, changes))
+        return found
+
+    def marks(self, dtype: str, table: str, part: int) -> _C.RecordMarks:
+        """What is known of the rows of a part of a table, as they are published in a type."""
+        return self._marks.setdefault((dtype, table, part), _C.RecordMarks())
+
+    def take_marks(self, before: "Source") -> None:
+        """Knows from now on what is known of another checkpoint of the same store."""
+        self._marks = before._marks
+        for (_, table, number), marks in self._marks.items():
+            kept: set[int] = set()
+            for store in (self.store, before.store):
+                part = _parts(store)[number]
+                assert isinstance(part, SsdStore)
+                kept.update(part.segments(table))
+            marks.keep(sorted(kept))
 
     def is_servable(self, table: str, images: Images, min_score: float | None) -> np.ndarray:
         """bool [n]: of row images of a table those whose score is not below `min_score`."""

@@ -14,6 +14,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
+from hps import _C
 from hps.common.json_text import Json, JsonView
 from hps.common.row_layout import Images, Keys, RowLayout
 from hps.errors import ConfigError
@@ -21,10 +22,10 @@ from hps.publish.codec import RowCodec
 from hps.publish.destination import Destination
 from hps.publish.options import PublishOptions
 from hps.publish.row_files import RowWriter
-from hps.publish.source import Source
+from hps.publish.source import PartChanges, PlacedRows, Source
 from hps.publish.version import StoredFile
 
-_PIECE_ROWS = 65536
+_PIECE_ROWS = 16384
 _FILE_ROWS = 1 << 22
 
 
@@ -118,6 +119,10 @@ class VersionFolder:
         """A file of the version, to be written piece by piece."""
         return HashedFile(self, f"{self.name}/{name}")
 
+    def settle(self) -> None:
+        """Makes all that was written durable: before the version is made visible, or told of."""
+        self.destination.settle(self.names)
+
 
 def write_tables(
     folder: VersionFolder,
@@ -143,6 +148,8 @@ def write_tables(
     Cost: as `hps.publish.publisher.Publisher.publish`.
     """
     check_tables(after.tables, options)
+    if before is not None:
+        after.take_marks(before)
     found = []
     for name, table in after.tables.items():
         if options.tables is not None and name not in options.tables:
@@ -188,48 +195,94 @@ class _TableWriter:
     def write_all(self) -> list[StoredFile]:
         """Every servable row."""
         with _Files(self._folder, f"rows-{self._table}", self._codec.row_bytes) as files:
-            for images in self._after.store.scan(self._table, _PIECE_ROWS):
-                kept = images[self._is_servable(self._after, images)]
-                files.write(self._layout.keys(kept), self._encoded(kept))
-                self._folder.told(len(images))
+            for piece in self._after.scan(self._table, _PIECE_ROWS):
+                if self._is_scored:
+                    kept = piece.images[self._is_servable(self._after, piece.images)]
+                    files.write(self._layout.keys(kept), self._encoded(kept))
+                else:
+                    rows = self._encoded(piece.images)
+                    files.write(self._layout.keys(piece.images), rows)
+                    self._note(piece, _marks_of(rows))
+                self._folder.told(len(piece.images))
         return files.stored
 
     def write_changes(self, before: Source) -> tuple[list[StoredFile], list[StoredFile], int]:
         """(files of rows that are new or others, of keys that went, rows more than before)."""
-        difference = 0
         with (
             _Files(self._folder, f"changed-{self._table}", self._codec.row_bytes) as changed,
             _Files(self._folder, f"removed-{self._table}", None) as removed,
         ):
-            for keys in self._candidates(before):
-                old, was_there = self._served(before, keys)
-                new, is_there = self._served(self._after, keys)
-                is_other = is_there & ~(was_there & (old == new).all(axis=1))
-                has_gone = was_there & ~is_there
-                changed.write(keys[is_other], new[is_other])
-                removed.write(keys[has_gone])
-                difference += int(np.count_nonzero(is_there)) - int(np.count_nonzero(was_there))
-                self._folder.told(len(keys))
-        return changed.stored, removed.stored, difference
+            found = _Found(changed, removed)
+            if self._is_scored and before.period != self._after.period:
+                for keys in self._all_keys(before):  # any score may have fallen
+                    self._compare(before, keys, *self._served(self._after, keys), found)
+            else:
+                for part in self._after.changes_since(before, self._table):
+                    for piece in part.rows(_PIECE_ROWS):
+                        self._write_other(before, part, piece, found)
+                    for keys in _pieces(part.others):
+                        self._compare(before, keys, *self._served(self._after, keys), found)
+        return changed.stored, removed.stored, found.difference
 
-    def _candidates(self, before: Source) -> Iterator[Keys]:
-        after, options = self._after, self._options
-        is_scored = options.min_score is not None and self._table in after.rules
-        if is_scored and before.period != after.period:  # any score may have fallen
-            yield from self._all_keys(before)
+    def _write_other(
+        self, before: Source, part: PartChanges, piece: PlacedRows, found: "_Found"
+    ) -> None:
+        """Those rows of a piece that are new or others: by their marks, where the old ones have
+        some, else by reading them."""
+        keys = self._layout.keys(piece.images)
+        if self._is_scored:
+            self._compare(before, keys, *self._served(self._after, keys), found)
             return
-        found = after.keys_since(before, self._table)
-        assert found is not None, "a checkpoint of other ranks"
-        for first in range(0, len(found), _PIECE_ROWS):
-            yield found[first : first + _PIECE_ROWS]
+        rows = self._encoded(piece.images)
+        old_places = part.before.places(self._table, keys)
+        was_there = old_places[:, 0] != 0
+        marks, old_marks = _marks_of(rows), np.empty(len(keys), np.uint64)
+        self._marks(piece.part).find(old_places, old_marks)
+        is_known = (old_marks != 0) | ~was_there
+        found.changed.write(*_chosen(is_known & (marks != old_marks), keys, rows))
+        found.difference += int(np.count_nonzero(~was_there))
+        self._folder.told(int(np.count_nonzero(is_known)))
+        if not is_known.all():
+            unknown = np.flatnonzero(~is_known)
+            is_there = np.ones(len(unknown), np.bool_)
+            self._compare(before, keys[unknown], rows[unknown], is_there, found)
+        self._note(piece, marks)
+
+    def _compare(
+        self,
+        before: Source,
+        keys: Keys,
+        new: Images,
+        is_there: "np.ndarray[Any, Any]",
+        found: "_Found",
+    ) -> None:
+        """Rows as they are published, and whether there is one, beside those of a checkpoint."""
+        old, was_there = self._served(before, keys)
+        is_other = is_there & ~(was_there & (old == new).all(axis=1))
+        found.changed.write(*_chosen(is_other, keys, new))
+        found.removed.write(keys[was_there & ~is_there])
+        found.difference += int(np.count_nonzero(is_there)) - int(np.count_nonzero(was_there))
+        self._folder.told(len(keys))
+
+    @property
+    def _is_scored(self) -> bool:
+        """What is served depends on more than the row's weights."""
+        return self._options.min_score is not None and self._table in self._after.rules
+
+    def _marks(self, part: int) -> _C.RecordMarks:
+        return self._after.marks(self._options.dtype, self._table, part)
+
+    def _note(self, piece: PlacedRows, marks: "np.ndarray[Any, Any]") -> None:
+        if piece.places is not None:
+            self._marks(piece.part).note(piece.places, marks)
 
     def _all_keys(self, before: Source) -> Iterator[Keys]:
         """Of both checkpoints, each once."""
         after = self._after
-        for images in after.store.scan(self._table, _PIECE_ROWS):
-            yield self._layout.keys(images)
-        for images in before.store.scan(self._table, _PIECE_ROWS):
-            keys = self._layout.keys(images)
+        for piece in after.scan(self._table, _PIECE_ROWS):
+            yield self._layout.keys(piece.images)
+        for piece in before.scan(self._table, _PIECE_ROWS):
+            keys = self._layout.keys(piece.images)
             yield keys[after.store.contains(self._table, keys) == 0]
 
     def _served(self, source: Source, keys: Keys) -> tuple[Images, "np.ndarray[Any, Any]"]:
@@ -250,6 +303,31 @@ class _TableWriter:
         weights = self._layout.weights(images)
         self._codec.check(self._layout.keys(images), weights, self._table)
         return self._codec.encode(weights)
+
+
+def _pieces(keys: Keys) -> Iterator[Keys]:
+    for first in range(0, len(keys), _PIECE_ROWS):
+        yield keys[first : first + _PIECE_ROWS]
+
+
+def _marks_of(rows: Images) -> "np.ndarray[Any, Any]":
+    marks = np.empty(len(rows), np.uint64)
+    _C.marks_of(rows, marks)
+    return marks
+
+
+def _chosen(is_chosen: "np.ndarray[Any, Any]", keys: Keys, rows: Images) -> tuple[Keys, Images]:
+    """Those of them; without a copy where it is all."""
+    return (keys, rows) if is_chosen.all() else (keys[is_chosen], rows[is_chosen])
+
+
+@dataclass
+class _Found:
+    """Where changes go, and how many rows more there are."""
+
+    changed: "_Files"
+    removed: "_Files"
+    difference: int = 0
 
 
 class _Files:

@@ -68,10 +68,11 @@ class VersionWriter(Generic[C]):
         """Writes all files of the version."""
         after = self._after
         check_tables(after.tables, self._options)
-        model = self._write_model(follows, wants_base)  # first: it may be refused
-        lineage = secrets.token_hex(8) if follows is None else follows.lineage
         before = None if follows is None else before
+        model = self._model(follows, before, wants_base)  # first: it may be refused
+        lineage = secrets.token_hex(8) if follows is None else follows.lineage
         written = self._origin.write(self._folder, self._options, after, before, is_base=wants_base)
+        self._folder.settle()
         if before is not None:
             self._changed = sum(file.rows for one in written for file in one.changed or ())
             self._removed = sum(file.rows for one in written for file in one.removed or ())
@@ -105,6 +106,17 @@ class VersionWriter(Generic[C]):
             changed=files.changed,
             removed=files.removed,
         )
+
+    def _model(
+        self, follows: Version | None, before: C | None, wants_base: bool
+    ) -> PublishedModel | None:
+        """The dense part; a delta names the files of the version before, where it is the same."""
+        has_graph = self._options.graph is not None
+        if follows is None or before is None or wants_base or has_graph:
+            return self._write_model(follows, wants_base)
+        if self._after.keeps_model(before):
+            return follows.model
+        return self._write_model(follows, wants_base)
 
     def _write_model(self, follows: Version | None, wants_base: bool) -> PublishedModel | None:
         state = self._after.model

@@ -48,6 +48,8 @@ from hps.ssd_store.promoted import (
 from hps.table.schema import TableSchema
 from hps.table.waiting import named_tables
 
+Places = NDArray[np.uint64]
+
 
 def verify(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """Checks every checksum under a store's directory; may run beside a writer.
@@ -264,9 +266,11 @@ class SsdStore:
         """Drawn when the store was made; a clone has that of its source."""
         return self._open_native().id
 
-    def keys_since(self, before: "SsdStore", table: str, period: int, since: int) -> Keys:
-        """Keys of a table whose rows may differ between two checkpoints of one store, of which two
-        readers have one each.
+    def changes_since(
+        self, before: "SsdStore", table: str, period: int, since: int
+    ) -> _C.SsdChanges:
+        """Where a table may differ between two checkpoints of one store, of which two readers have
+        one each.
 
         Args:
             before: the other one, which has the table, too.
@@ -275,7 +279,9 @@ class SsdStore:
             since: of the other one; rows that die after it, by `period`, are among them.
 
         Returns:
-            uint64 [n], in order, each once, read-only.
+            For `scan_placed` the rows in segments that this one has alone, which a compaction may
+            have left as they were; in `others` all other keys that may have gone, or be others, as
+            bytes of uint64, in order, each once.
 
         Raises:
             CorruptionError, StoreError: a footer cannot be read.
@@ -284,8 +290,41 @@ class SsdStore:
             those of others with rows that die.
         """
         number, other = self._number(table), before._number(table)
-        found = self._open_native().keys_since(number, period, before._open_native(), other, since)
-        return np.frombuffer(found, np.uint64)
+        return self._open_native().changes_since(
+            number, period, before._open_native(), other, since
+        )
+
+    def scan_placed(
+        self, table: str, batch_rows: int, changes: _C.SsdChanges | None = None
+    ) -> Iterator[tuple[Rows, Places]]:
+        """As `scan`, with the place of each row, as `places` tells it; or of `changes` alone.
+
+        Returns:
+            Pieces that are good until the next one is asked for: rows uint8 [n, row_bytes], places.
+        """
+        check_piece(batch_rows)
+        native = self._open_native()
+        number = self._number(table)
+        scan = native.scan(number) if changes is None else native.scan_changes(changes)
+        rows = np.empty((batch_rows, self.schemas[table].row_bytes), np.uint8)
+        places = np.empty((batch_rows, 2), np.uint64)
+        while True:
+            self._open_native()  # as in `_pieces`
+            count = scan.next(rows, places)
+            if count == 0:
+                return
+            yield rows[:count], places[:count]
+
+    def places(self, table: str, keys: Keys) -> Places:
+        """Where rows lie: uint64 [n, 2], the number of a segment, 0 where there is no row, and of
+        the record in it. Cost: no I/O."""
+        places = np.empty((len(keys), 2), np.uint64)
+        self._open_native().places(self._number(table), keys, places)
+        return places
+
+    def segments(self, table: str) -> list[int]:
+        """Numbers of a table's segments."""
+        return self._open_native().segments(self._number(table))
 
     def set_period(self, period: int, horizons: Mapping[str, int] | None = None) -> None:
         """As `RowTier.set_period`. Cost: four bytes a record of tables with statistics, in memory;

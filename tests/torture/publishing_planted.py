@@ -5,7 +5,7 @@ in the process that is killed. docs/reliability.md lists them.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,9 @@ class LateData:
                 pass
 
         yield Memory()
+
+    def settle(self, names: Sequence[str]) -> None:
+        """They are not there yet."""
 
     def create(self, name: str, data: bytes) -> None:
         self._place.create(name, data)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -78,6 +78,10 @@ class ServiceCheckpoint:
         """As Published; asked for now."""
         found = self.load_model()
         return None if found is None else dict(found)
+
+    def keeps_model(self, before: Self) -> bool:
+        """As Published: of the older one the model was let go."""
+        return False
 
     def source(self) -> Json:
         """As Published."""

@@ -287,6 +287,7 @@ class ShardPublishing:
             files = write_tables(
                 writing.folder, after, before, order.options, is_base=order.is_base
             )
+            writing.folder.settle()
             if after.can_follow:
                 opened.pop_all()
                 for other in (kept, before):
