@@ -27,10 +27,24 @@ class DeviceEvent(Protocol):
         """True if everything before the point is done."""
 
 
-class VerbOrder(Protocol):
-    """Orders the verbs of one cache, whichever streams they are issued on."""
+class Memory:
+    """A piece of a device's memory that many verbs work on.
 
-    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+    Args:
+        memory: all of it.
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        # Numbers of the streams for which the allocator knows that they work on it, too: to be told
+        # once of each is enough, for it looks when the memory comes back.
+        self.streams: set[int] = set()
+
+
+class VerbOrder(Protocol):
+    """Orders the verbs of the caches of a device, whichever streams they are issued on."""
+
+    def verb(self, *memory: "Memory | torch.Tensor") -> AbstractContextManager[None]:
         """What is queued inside comes after all earlier verbs; `memory` outlives it."""
 
 
@@ -68,7 +82,7 @@ class Device(Protocol):
         """A point behind all that this thread has queued on the current stream."""
 
     def order(self) -> VerbOrder:
-        """A new order of verbs, one a cache."""
+        """A new order of verbs, for caches that are worked on together."""
 
 
 class HostCopy:
@@ -94,7 +108,7 @@ def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     device.copy(target.view(-1).view(torch.uint8), pinned)
 
 
-class Arena:
+class Arena(Memory):
     """Named arrays one after the other in one piece of memory.
 
     Args:
@@ -108,7 +122,7 @@ class Arena:
         for name, (dtype, count) in arrays.items():
             self._offsets[name] = (end, dtype, count)
             end += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        self.memory = device.empty(max(end, _ALIGNMENT))
+        super().__init__(device.empty(max(end, _ALIGNMENT)))
 
     def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
         """True if every array has as many elements as that, at least."""

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
-from hps.gpu_cache.device import Arena, Device, HostCopy, VerbOrder
+from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder
+from hps.gpu_cache.device_sums import Sums
 
-_RUN_LENGTH = 32  # csrc/optimizer/binary_counter.h
 _MIN_ID_TABLE = 64
 _LISTS = [
     f"{lists}.{name}"
@@ -71,7 +71,9 @@ class DevicePlan:
         self._num_unique: int | None = 0
         self._id_mask = 0
         self._capacity = -1
-        self._sums: Arena | None = None
+        self._batch: HostArray = np.zeros(1, device.args.dtype("BatchArgs"))
+        self.head = b""  # CacheArgs and BatchArgs, with which many kernels' structs begin
+        self.sums: Sums | None = None  # gradients by key, since they were summed
         self.state = State.KEYS
         self.epoch = -1
         self.is_held = False  # its cache counts it among those that may pin their window
@@ -133,10 +135,13 @@ class DevicePlan:
 
     # What the cache does with it.
 
-    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+    def pieces(self) -> tuple[Memory, ...]:
+        """The plan's memory."""
+        return (self.arena,) if self.sums is None else (self.arena, self.sums.arena)
+
+    def verb(self, *memory: Memory | torch.Tensor) -> AbstractContextManager[None]:
         """A context in which work on the plan's memory, and on `memory`, is queued."""
-        own = [arena.memory for arena in (self.arena, self._sums) if arena is not None]
-        return self._order.verb(*own, *memory)
+        return self._order.verb(*self.pieces(), *memory)
 
     def prepare(self, count: int) -> None:
         """Makes room for a batch of `count` keys; the batch before it is forgotten."""
@@ -151,9 +156,10 @@ class DevicePlan:
             self._grow(count + count // 8)
         entries = _id_table_entries(count)
         self._id_mask = entries - 1
-        for args in self._args.values():
-            args["batch"]["num_occurrences"] = count
-            args["batch"]["id_mask"] = self._id_mask
+        for batch in (self._batch, *(args["batch"] for args in self._args.values())):
+            batch["num_occurrences"] = count
+            batch["id_mask"] = self._id_mask
+        self.head = self._cache_args.tobytes() + self._batch.tobytes()
         self._device.fill(self.arena.tensor("id_table", entries), -1)
         self._device.fill(self.arena.tensor("numbers"), 0)
 
@@ -254,7 +260,7 @@ class DevicePlan:
             names = args.dtype.names or ()
             if "cache" in names and args["cache"].dtype == self._cache_args.dtype:
                 args["cache"] = self._cache_args
-            args["batch"] = self._batch_args()
+            args["batch"] = self._batch
             self._args[struct] = args
         args = self._args[struct]
         for name, value in fields.items():
@@ -273,30 +279,6 @@ class DevicePlan:
             return np.empty((0, row_bytes), np.uint8)
         return self.victims.wait().reshape(-1, row_bytes)
 
-    def sums(self, dim: int) -> Arena:
-        """Arrays for gradient sums of the batch."""
-        count = self.num_occurrences
-        runs = self.most_hot_runs
-        arrays = {
-            "positions": (torch.int64, count),
-            "sorted_ids": (torch.int32, count),
-            "starts": (torch.int64, count + 1),
-            "hot_ranks": (torch.int32, count),
-            "last": (torch.int32, count),
-            "run_ids": (torch.int32, runs),
-            "run_sums": (torch.float32, runs * dim),
-            "sums": (torch.float32, count * dim),
-        }
-        if self._sums is None or not self._sums.has_room(arrays):
-            room = {name: (dtype, size + size // 8) for name, (dtype, size) in arrays.items()}
-            self._sums = Arena(self._device, room)
-        return self._sums
-
-    @property
-    def most_hot_runs(self) -> int:
-        """Runs that keys of more than one run can have together."""
-        return self.num_occurrences // (_RUN_LENGTH // 2) + 1
-
     def _by_id(self, name: str) -> NDArray[np.int64]:
         num_unique = self.num_unique
         if num_unique == 0:
@@ -314,14 +296,8 @@ class DevicePlan:
         self.arena = Arena(self._device, arrays)
         self._capacity = capacity
         self._args.clear()
-
-    def _batch_args(self) -> HostArray:
-        batch = np.zeros(1, self._device.args.dtype("BatchArgs"))
-        for name, field in _fields(batch):
+        for name, field in _fields(self._batch):
             field[:] = self.arena.address(name)
-        batch["num_occurrences"] = self.num_occurrences
-        batch["id_mask"] = self._id_mask
-        return batch
 
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:

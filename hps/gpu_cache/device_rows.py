@@ -14,7 +14,7 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
-from hps.gpu_cache.device import Device, HostCopy, to_device
+from hps.gpu_cache.device import Device, HostCopy, Memory, VerbOrder, to_device
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.options import CacheOptions
 
@@ -31,11 +31,14 @@ _NONE_PINNED = 2**32 - 1
 class DeviceRows:
     """A table in one allocation of a device; see DeviceCache."""
 
-    def __init__(self, device: Device, memory: torch.Tensor, options: CacheOptions) -> None:
+    def __init__(
+        self, device: Device, order: VerbOrder, memory: torch.Tensor, options: CacheOptions
+    ) -> None:
         self.memory_bytes, words = _C.gpu_cache_args(**options, base=memory.data_ptr())
         self._device = device
         self._memory = memory
-        self._order = device.order()
+        self.piece = Memory(memory)
+        self._order = order
         self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
@@ -204,8 +207,8 @@ class DeviceRows:
     ) -> AbstractContextManager[None]:
         """A context in which work on the table, a plan's memory and `memory` is queued."""
         if plan is None:
-            return self._order.verb(self._memory, *memory)
-        return plan.verb(self._memory, *memory)
+            return self._order.verb(self.piece, *memory)
+        return plan.verb(self.piece, *memory)
 
     def _new_args(self, kernel: str, **fields: torch.Tensor | float) -> HostArray:
         """The argument struct of a kernel without a batch; tensors are given by their address."""

@@ -27,6 +27,8 @@ _OFFSET = "__INTADDR__(&(static_cast<hps::{struct}*>(nullptr))->{name})"
 class KernelArgs:
     """The argument struct of each kernel as a numpy type, and how many lanes work on an item.
 
+    A kernel over the items of several tables is given Tables, and by it a struct of each table.
+
     The offsets are those of the C++ compiler that built hps._C; `source` makes the device's
     compiler check that it has the same.
     """
@@ -35,8 +37,9 @@ class KernelArgs:
         structs, kernels = _C.gpu_kernels()
         self._structs = structs
         self._dtypes: dict[str, np.dtype[np.void]] = {}
-        self.lanes: dict[str, int] = {name: lanes for name, (_, lanes) in kernels.items()}
-        self._arguments = {name: struct for name, (struct, _) in kernels.items()}
+        self.lanes: dict[str, int] = {name: lanes for name, (_, lanes, _) in kernels.items()}
+        self._arguments = {name: struct for name, (struct, _, _) in kernels.items()}
+        self._of_tables = {name: struct for name, (_, _, struct) in kernels.items()}
 
     def dtype(self, struct: str) -> np.dtype[np.void]:
         """The numpy type of a C++ struct, fields at the compiler's offsets."""
@@ -57,6 +60,10 @@ class KernelArgs:
     def struct_of(self, kernel: str) -> str:
         """The name of the struct that a kernel is given."""
         return self._arguments[kernel]
+
+    def table_struct_of(self, kernel: str) -> str:
+        """The name of the struct of each table, of a kernel that is given Tables."""
+        return self._of_tables[kernel]
 
     def new(self, kernel: str) -> HostArray:
         """A zeroed argument struct of a kernel: an array of one, which is passed by value."""

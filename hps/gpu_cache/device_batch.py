@@ -1,0 +1,315 @@
+"""DeviceBatch: a step's verbs over the tables of a device: one launch a kernel for all of them.
+
+Above it: device_cache.py, whose verbs are the case of one table; the server's batches, for a whole
+step (hps/contracts/table_verbs.py). Below it: table_block.py, device_sums.py, and the kernels of
+csrc/gpu_cache that are given Tables. Tables of several optimizers are tried and applied by a launch
+for each kind of optimizer among them: one kernel for all would take the registers of the greediest.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from hps.common.arrays import AnyArray
+from hps.contracts.table_verbs import BagsOfTable, OfTable
+from hps.gpu_cache.device import Device, Memory
+from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
+from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.table_block import TableBlock
+
+if TYPE_CHECKING:
+    from hps.gpu_cache.device_cache import DeviceCache
+
+
+class DeviceBatch:
+    """Verbs over caches of one device; keeps nothing.
+
+    Args:
+        device: of the caches.
+        failures: their flag.
+    """
+
+    def __init__(self, device: Device, failures: Failures) -> None:
+        self._device = device
+        self._failures = failures
+
+    # hps/contracts/table_verbs.py says what each does.
+
+    def release(self, tables: Sequence[OfTable]) -> None:
+        """See TableVerbs."""
+        plans = _plans(tables)
+        assert all(plan.state is State.PINNED for plan in plans), "release of what is not pinned"
+        bounds = [plan.bound for plan in plans]
+        if not plans:
+            return
+        with self._failures.order.verb(*_memory(tables)):
+            rest = {"victims": 0, "grouping": 0, "round": 0}
+            block = TableBlock(self._device, "Release", plans, [bounds], bound=bounds, **rest)
+            block.launch("Release", 0)
+        for cache, plan in zip(_caches(tables), plans, strict=True):
+            # Rows may have moved since the reserve if other batches reserved meanwhile.
+            plan.state = State.FOUND
+            cache.let_go(plan)
+
+    def pool(self, tables: Sequence[BagsOfTable]) -> None:
+        """See TableVerbs; offsets, weights and values are tensors on the device."""
+        asked = [self._pool_of(one) for one in tables]
+        asked = [one for one in asked if one["num_examples"]]
+        if not asked:
+            return
+        plans = [one.pop("plan") for one in asked]
+        items = [one["num_examples"] * one["num_features"] for one in asked]
+        fields = {name: [one[name] for one in asked] for name in asked[0]}
+        with self._failures.order.verb(*_memory(tables)):
+            TableBlock(self._device, "Pool", plans, [items], **fields).launch("Pool", 0)
+
+    def _pool_of(self, one: BagsOfTable) -> dict[str, Any]:
+        """A table's fields of PoolArgs, and its plan."""
+        cache, plan = _cache(one), _plan(one)
+        places, target = self.tensor(one.offsets), self.tensor(one.values)
+        assert cache.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
+        examples = target.shape[0]
+        features = target.shape[1] // cache.dim
+        cache.check_floats(target, (examples, features * cache.dim), "out [B, F * dim]")
+        if len(places) != examples * features + 1:
+            raise ValueError("offsets [F * B + 1] are needed")
+        if places.dtype != torch.int64 or not places.is_contiguous():
+            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
+        return {
+            "plan": plan,
+            "offsets": places.data_ptr(),
+            "weights": 0 if one.weights is None else self.tensor(one.weights).data_ptr(),
+            "out": target.data_ptr(),
+            "num_examples": examples if features else 0,
+            "num_features": features,
+            "is_mean": one.mean,
+        }
+
+    def sum_gradients(self, tables: Sequence[BagsOfTable]) -> None:
+        """See TableVerbs; offsets and weights are tensors on the device, gradients may be arrays of
+        the host."""
+        for one in tables:
+            self._check_gradients(one)
+        tables = [one for one in tables if _plan(one).num_occurrences]
+        if not tables:
+            return
+        given = [one for one in map(self._on_device, tables) if one is not None]
+        with self._failures.order.verb(*_memory(tables), *given):
+            self._sum(tables)
+
+    def _check_gradients(self, one: BagsOfTable) -> None:
+        cache, count = _cache(one), _plan(one).num_occurrences
+        if one.offsets is None:
+            return cache.check_floats(one.values, (count, cache.dim), "grads [L, dim]")
+        places = self.tensor(one.offsets)
+        if places.dtype != torch.int64 or not places.is_contiguous():
+            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
+        cache.check_floats(
+            self.tensor(one.values), (len(places) - 1, cache.dim), "grads [F * B, dim]"
+        )
+
+    def _on_device(self, one: BagsOfTable) -> torch.Tensor | None:
+        """Gradients that lie there already."""
+        values = self.tensor(one.values) if one.offsets is not None else one.values
+        is_there = isinstance(values, torch.Tensor)
+        return cast("torch.Tensor", values) if is_there else None
+
+    def _sum(self, tables: Sequence[BagsOfTable]) -> None:
+        device, plans = self._device, _plans(tables)
+        counts = [plan.num_occurrences for plan in plans]
+        bounds = [plan.bound_of_unique for plan in plans]
+        num_bags = [
+            count if one.offsets is None else len(self.tensor(one.offsets)) - 1
+            for count, one in zip(counts, tables, strict=True)
+        ]
+        sizes = [
+            TableSizes(count, bound, _cache(one).dim, bags if one.mean else 0)
+            for one, count, bound, bags in zip(tables, counts, bounds, num_bags, strict=True)
+        ]
+        runs = [one.most_hot_runs for one in sizes]
+        arena = self._take_sums(plans, sizes)
+        gradients = [
+            _cache(one).input(one.values if one.offsets is None else self.tensor(one.values))
+            for one in tables
+        ]
+        fields, num_places = _sum_fields(arena, sizes)
+        num_runs = [bound + own for bound, own in zip(bounds, runs, strict=True)]
+        block = TableBlock(
+            device,
+            "SumRun",
+            plans,
+            [num_bags, bounds, num_runs, runs],
+            offsets=[0 if one.offsets is None else self._address(one.offsets) for one in tables],
+            gradients=[one.data_ptr() for one in gradients],
+            weights=[0 if one.weights is None else self._address(one.weights) for one in tables],
+            bags=[
+                0 if one.offsets is None else address
+                for one, address in zip(tables, fields.pop("bags"), strict=True)
+            ],
+            num_bags=num_bags,
+            bound=bounds,
+            most_hot_runs=runs,
+            **fields,
+        )
+        total = sum(counts)
+        places, in_order = arena.tensor("places", total), arena.tensor("sorted_places", total)
+        block.launch("SpreadBag", 0)
+        device.sort(places, in_order, arena.tensor("positions", total))
+        find = device.args.new("FindStart")
+        find["sorted_places"], find["starts"] = in_order.data_ptr(), arena.address("starts")
+        find["count"] = total
+        device.launch("FindStart", find, total)
+        block.launch("CountRuns", 1)
+        device.prefix_sum(arena.tensor("hot_ranks", num_places))
+        block.launch("SumRun", 2)
+        block.launch("SumBlock", 3)
+        block.launch("CombineRuns", 1)
+
+    def _take_sums(self, plans: Sequence[DevicePlan], sizes: Sequence[TableSizes]) -> SumsArena:
+        """Memory for sums, which the plans then have; that of the last sums if these were of the
+        same plans' and there is room. Within a verb that has that memory."""
+        held = {None if plan.sums is None else plan.sums.arena for plan in plans}
+        arena = held.pop() if len(held) == 1 else None
+        if arena is None or arena.num_tables != len(plans) or not arena.take(sizes):
+            arena = SumsArena(self._device, sizes)
+        for plan, start in zip(plans, starts_of(float_sizes(sizes, "sums"))[:-1], strict=True):
+            plan.sums = Sums(arena, arena.num_uses, start)
+        return arena
+
+    def find_overflow(self, tables: Sequence[OfTable]) -> None:
+        """See TableVerbs."""
+        tables, failures = _with_keys(tables), self._failures
+        if not tables:
+            return
+        plans, caches = _plans(tables), _caches(tables)
+        with failures.order.verb(*_memory(tables), failures.memory):
+            names, items = _by_kernel(tables, [cache.trial for cache in caches])
+            block = TableBlock(
+                self._device,
+                names[0],
+                plans,
+                items,
+                sums=[_sums(plan).address for plan in plans],
+                safe=[
+                    cache.safe_bits(lr) for cache, (_, _, lr) in zip(caches, tables, strict=True)
+                ],
+                bound=[plan.bound for plan in plans],
+                lr=[lr for _, _, lr in tables],
+                number=[cache.number for cache in caches],
+            )
+            for launch, name in enumerate(names):
+                block.launch(name, launch)
+            note = self._device.args.new("NoteFailure")
+            note["tables"], note["failure"] = block.tables(0), failures.address
+            self._device.launch("NoteFailure", note, 1)
+            failures.show_host()
+
+    def apply(self, tables: Sequence[OfTable]) -> None:
+        """See TableVerbs."""
+        tables, failures = _with_keys(tables), self._failures
+        if not tables:
+            return
+        plans = _plans(tables)
+        with failures.order.verb(*_memory(tables), failures.memory):
+            names, items = _by_kernel(tables, [cache.update for cache in _caches(tables)])
+            block = TableBlock(
+                self._device,
+                names[0],
+                plans,
+                items,
+                sums=[_sums(plan).address for plan in plans],
+                failure=failures.address,
+                bound=[plan.bound for plan in plans],
+                lr=[lr for _, _, lr in tables],
+            )
+            for launch, name in enumerate(names):
+                block.launch(name, launch)
+
+    # What is given.
+
+    def tensor(self, values: AnyArray | None) -> torch.Tensor:
+        """Of what bags are pooled from and to: here it is on the device."""
+        assert isinstance(values, torch.Tensor), "bags are those of tensors on the device"
+        return values
+
+    def _address(self, values: AnyArray) -> int:
+        return self.tensor(values).data_ptr()
+
+
+def _sum_fields(
+    arena: SumsArena, sizes: Sequence[TableSizes]
+) -> tuple[dict[str, list[int] | int], int]:
+    """Fields of SumArgs that point into the arena, or say where in it a table's part begins; the
+    number of all places."""
+    counts = starts_of([one.count for one in sizes])
+    places = starts_of([one.bound + 1 for one in sizes])
+    runs = starts_of([one.most_hot_runs for one in sizes])
+
+    def at(name: str, starts: Sequence[int], size: int = 4) -> list[int]:
+        base = arena.address(name)
+        return [base + size * start for start in starts[:-1]]
+
+    fields: dict[str, list[int] | int] = {
+        name: at(name, starts_of(float_sizes(sizes, name))) for name in ("sums", "run_sums")
+    }
+    divided = at("divided", starts_of(float_sizes(sizes, "divided")))
+    fields |= {
+        "divided": [at if own.num_divided else 0 for at, own in zip(divided, sizes, strict=True)],
+        "bags": at("bags", counts),
+        "places": at("places", counts),
+        "positions": arena.address("positions"),
+        "starts": at("starts", places, 8),
+        "hot_ranks": at("hot_ranks", places),
+        "run_ids": at("run_ids", runs),
+        "first_place": places[:-1],
+        "first_position": counts[:-1],
+    }
+    return fields, places[-1]
+
+
+def _by_kernel(
+    tables: Sequence[OfTable], kernels: Sequence[str]
+) -> tuple[list[str], list[list[int]]]:
+    """The kernels that differ, and of each the items of all tables: none of those of others."""
+    names = list(dict.fromkeys(kernels))
+    bounds = [plan.bound for plan in _plans(tables)]
+    items = [
+        [bound if own == name else 0 for own, bound in zip(kernels, bounds, strict=True)]
+        for name in names
+    ]
+    return names, items
+
+
+def _with_keys(tables: Sequence[OfTable]) -> list[OfTable]:
+    for one in tables:
+        assert _cache(one).is_current(_plan(one)), "an update of rows that may have moved"
+    return [one for one in tables if _plan(one).num_occurrences]
+
+
+def _sums(plan: DevicePlan) -> Sums:
+    assert plan.sums is not None, "an update without sums"
+    return plan.sums
+
+
+def _memory(tables: "Sequence[OfTable | BagsOfTable]") -> Iterator[Memory]:
+    for one in tables:
+        yield _cache(one).piece
+        yield from _plan(one).pieces()
+
+
+def _cache(one: OfTable | BagsOfTable) -> "DeviceCache":
+    return cast("DeviceCache", one.cache)
+
+
+def _plan(one: OfTable | BagsOfTable) -> DevicePlan:
+    return cast("DevicePlan", one.plan)
+
+
+def _caches(tables: "Sequence[OfTable | BagsOfTable]") -> "list[DeviceCache]":
+    return [cast("DeviceCache", one.cache) for one in tables]
+
+
+def _plans(tables: "Sequence[OfTable | BagsOfTable]") -> list[DevicePlan]:
+    return [cast("DevicePlan", one.plan) for one in tables]

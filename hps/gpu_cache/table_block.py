@@ -1,0 +1,74 @@
+"""TableBlock: a kernel's argument structs of several tables in one piece of a device's memory, with
+the tables' numbers of items for each launch.
+
+Above it: device_batch.py. Below it: device.py; csrc/gpu_cache/tables.h, which finds the table of an
+item. All of it goes to the device in one copy.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hps.common.arrays import HostArray
+from hps.gpu_cache.device import Device
+
+
+class HasHead(Protocol):
+    """A batch of one table, with the bytes of CacheArgs and BatchArgs."""
+
+    head: bytes
+
+
+class TableBlock:
+    """Made, filled and sent within one verb.
+
+    Args:
+        device: where.
+        kernel: one of those that are given the struct.
+        plans: of the tables, one at least, in their order.
+        items: of each launch, the number of items of each table.
+        fields: of the structs, beside cache and batch: all of them, a value or one a table.
+
+    Cost: one copy to the device.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kernel: str,
+        plans: Sequence[HasHead],
+        items: Sequence[Sequence[int]],
+        **fields: Sequence[float] | float,
+    ) -> None:
+        self._device = device
+        self._num_tables = len(plans)
+        dtype = device.args.dtype(device.args.table_struct_of(kernel))
+        ends = np.cumsum(np.asarray(items, np.int64), axis=1)
+        self._counts: list[int] = ends[:, -1].tolist()
+        num_bytes = ends.nbytes + len(plans) * dtype.itemsize
+        pinned = device.empty_pinned(num_bytes)
+        words = pinned.numpy()
+        words[: ends.nbytes].view(np.int64)[:] = ends.reshape(-1)
+        structs = words[ends.nbytes :].view(dtype)
+        heads = np.frombuffer(b"".join([plan.head for plan in plans]), np.uint8)
+        heads = heads.reshape(len(plans), -1)
+        structs.view(np.uint8).reshape(len(plans), -1)[:, : heads.shape[1]] = heads
+        for name, values in fields.items():
+            structs[name] = values
+        self._ends_bytes = ends.nbytes
+        self._memory: torch.Tensor = device.empty(num_bytes)
+        device.copy(self._memory, pinned)
+
+    def tables(self, launch: int) -> HostArray:
+        """Tables, as a kernel is given them: an array of one."""
+        tables = np.empty(1, self._device.args.dtype("Tables"))
+        base = self._memory.data_ptr()
+        ends = base + 8 * self._num_tables * launch
+        tables[0] = (base + self._ends_bytes, ends, self._num_tables)
+        return tables
+
+    def launch(self, kernel: str, number: int) -> None:
+        """A kernel over all items of a launch, by its number."""
+        self._device.launch(kernel, self.tables(number), self._counts[number])
