@@ -24,9 +24,11 @@ from benchmarks.gpu_cache.options import LR
 from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
+from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import DIRTY, AnyRowCache
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.failures import Failures
@@ -53,6 +55,13 @@ class ResidentPlan(DevicePlan):
         return True
 
 
+class ResidentBatch(DeviceBatch):
+    """A DeviceBatch that takes arrays of the host for tensors of its device."""
+
+    def tensor(self, values: Any) -> Any:
+        return super().tensor(_tensor(values))
+
+
 class ResidentCache(DeviceCache):
     """A DeviceCache whose batches come as tensors on its device, as a Pipeline's do.
 
@@ -66,14 +75,7 @@ class ResidentCache(DeviceCache):
         plan.given = keys
         return super().make_plan(_tensor(keys.view(np.int64)), plan)
 
-    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        super().pool(plan, _tensor(offsets), _tensor(weights), mean, _tensor(out))
-
-    def sum_bag_gradients(
-        self, plan: Any, offsets: Any, weights: Any, mean: bool, grads: Any, labels: Any = None
-    ) -> int:
-        bags = _tensor(offsets), _tensor(weights)
-        return super().sum_bag_gradients(plan, *bags, mean, _tensor(grads), labels)
+    _batch_type = ResidentBatch
 
 
 def _tensor(values: Any) -> Any:
@@ -191,8 +193,12 @@ class NullSteps:
 
     def pool(self) -> None:
         """The forward."""
-        for rows in self._rows.values():
-            rows.pool(self._pooling, self._out)
+        self._server.pull_tables(
+            [
+                PooledRead(name, self._keys, self._pooling, self._out, rows)
+                for name, rows in self._rows.items()
+            ]
+        )
 
     def apply(self) -> None:
         """The step; gradients are of bags."""
@@ -205,8 +211,7 @@ class NullSteps:
 
     def release(self) -> None:
         """Its end."""
-        for rows in self._rows.values():
-            rows.release()
+        self._server.queued.release(list(self._rows.values()))
 
     def microseconds(self) -> dict[str, float]:
         """Of a phase the median over some steps."""

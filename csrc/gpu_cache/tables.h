@@ -6,8 +6,6 @@
 // tables' items are numbered one behind the other. A table may have none.
 #pragma once
 
-#include <cstdint>
-
 #include "common/portable.h"
 
 namespace hps {

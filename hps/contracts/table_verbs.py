@@ -47,7 +47,7 @@ class BagsOfTable(NamedTuple):
 
 
 class TableVerbs(Protocol):
-    """Of caches of one device, no cache twice in a call. None waits for the device."""
+    """Of caches of one device, no cache twice in a call. Only `abandon` may wait for the device."""
 
     def pool(self, tables: Sequence[BagsOfTable]) -> None:
         """Pools each batch, which the plan's window is."""
@@ -63,5 +63,6 @@ class TableVerbs(Protocol):
         """The optimizers, once a key. Changes nothing of any table while a refused gradient is
         unsaid."""
 
-    def release(self, tables: Sequence[OfTable]) -> None:
-        """Drops the pins of plans that pin their windows."""
+    def abandon(self, tables: Sequence[OfTable]) -> None:
+        """Takes back what each plan holds, however far it came. Waits for a reserve that is
+        queued."""

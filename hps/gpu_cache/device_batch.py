@@ -37,8 +37,16 @@ class DeviceBatch:
 
     # hps/contracts/table_verbs.py says what each does.
 
-    def release(self, tables: Sequence[OfTable]) -> None:
+    def abandon(self, tables: Sequence[OfTable]) -> None:
         """See TableVerbs."""
+        is_pinned = [plan.state is State.PINNED for plan in _plans(tables)]
+        for one, pinned in zip(tables, is_pinned, strict=True):
+            if not pinned:
+                one.cache.abandon(one.plan)
+        self.release([one for one, pinned in zip(tables, is_pinned, strict=True) if pinned])
+
+    def release(self, tables: Sequence[OfTable]) -> None:
+        """Drops the pins of plans that pin their windows."""
         plans = _plans(tables)
         assert all(plan.state is State.PINNED for plan in plans), "release of what is not pinned"
         bounds = [plan.bound for plan in plans]
@@ -134,7 +142,7 @@ class DeviceBatch:
             _cache(one).input(one.values if one.offsets is None else self.tensor(one.values))
             for one in tables
         ]
-        fields, num_places = _sum_fields(arena, sizes)
+        fields, num_places = _sum_fields(arena, sizes, [one.offsets is not None for one in tables])
         num_runs = [bound + own for bound, own in zip(bounds, runs, strict=True)]
         block = TableBlock(
             device,
@@ -144,10 +152,6 @@ class DeviceBatch:
             offsets=[0 if one.offsets is None else self._address(one.offsets) for one in tables],
             gradients=[one.data_ptr() for one in gradients],
             weights=[0 if one.weights is None else self._address(one.weights) for one in tables],
-            bags=[
-                0 if one.offsets is None else address
-                for one, address in zip(tables, fields.pop("bags"), strict=True)
-            ],
             num_bags=num_bags,
             bound=bounds,
             most_hot_runs=runs,
@@ -239,11 +243,11 @@ class DeviceBatch:
 
 
 def _sum_fields(
-    arena: SumsArena, sizes: Sequence[TableSizes]
+    arena: SumsArena, sizes: Sequence[TableSizes], have_bags: Sequence[bool]
 ) -> tuple[dict[str, list[int] | int], int]:
     """Fields of SumArgs that point into the arena, or say where in it a table's part begins; the
     number of all places."""
-    counts = starts_of([one.count for one in sizes])
+    counts = starts_of([one.length for one in sizes])
     places = starts_of([one.bound + 1 for one in sizes])
     runs = starts_of([one.most_hot_runs for one in sizes])
 
@@ -257,7 +261,7 @@ def _sum_fields(
     divided = at("divided", starts_of(float_sizes(sizes, "divided")))
     fields |= {
         "divided": [at if own.num_divided else 0 for at, own in zip(divided, sizes, strict=True)],
-        "bags": at("bags", counts),
+        "bags": [at if has else 0 for at, has in zip(at("bags", counts), have_bags, strict=True)],
         "places": at("places", counts),
         "positions": arena.address("positions"),
         "starts": at("starts", places, 8),

@@ -2,13 +2,16 @@
 
 Above it: tiers/top_tier.py. Below it: device_plan.py; device_batch.py, a step's verbs over several
 tables, of which this is one; the kernels of csrc/gpu_cache, which hps._C's GpuCache loops over on
-the host: the same kernels in the same order here, so both take the same slots. Verbs run on torch's current stream and wait for nothing but where they return something to
-the host (reserve, numbers, images, presence, counters). What a batch's way into its slots waits for
-is queued by one method and waited for by another (QueuedCache), so that it needs no lock.
+the host: the same kernels in the same order here, so both take the same slots. Verbs run on torch's
+current stream and wait for nothing but where they return something to the host (reserve, numbers,
+images, presence, counters). What a batch's way into its slots waits for is queued by one method and
+waited for by another (QueuedCache), so that it needs no lock.
 
 Arrays of keys, outputs and gradients may be tensors on the device, or arrays of the host, which are
 copied. Images of rows are arrays of the host.
 """
+
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
+from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.table_verbs import BagsOfTable, OfTable, TableVerbs
 from hps.gpu_cache.device import Device, HostCopy, to_device
 from hps.gpu_cache.device_batch import DeviceBatch
@@ -48,11 +52,13 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
+    _batch_type = DeviceBatch  # benchmarks have another one
+
     def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, failures.order, device.empty(num_bytes), options)
         self._failures = failures
-        self._batch = DeviceBatch(device, failures)
+        self._batch = self._batch_type(device, failures)
         self.number = failures.new_cache()
         kind = _KINDS[int(self._args["kind"][0])]
         self.trial, self.update = f"Try{kind}", f"Apply{kind}"  # kernels
@@ -280,7 +286,7 @@ class DeviceCache(DeviceRows):
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""
-        self._batch.release([OfTable(self, plan)])
+        self._batch.release([self._of(plan)])
 
     # Rows of a batch.
 
@@ -305,7 +311,7 @@ class DeviceCache(DeviceRows):
         out: AnyArray,
     ) -> None:
         """See RowCache; offsets, weights and out are tensors on the device."""
-        self._batch.pool([BagsOfTable(self, plan, offsets, weights, mean, out)])
+        self._batch.pool([self._bags_of(plan, offsets, weights, mean, out)])
 
     def read_rows(self, plan: DevicePlan, images: Images) -> None:
         """See RowCache. Waits."""
@@ -336,7 +342,7 @@ class DeviceCache(DeviceRows):
     def sum_gradients(self, plan: DevicePlan, grads: AnyArray, labels: Labels | None = None) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         assert labels is None, _NO_STATISTICS
-        self._batch.sum_gradients([BagsOfTable(self, plan, None, None, False, grads)])
+        self._batch.sum_gradients([self._bags_of(plan, None, None, False, grads)])
         return -1
 
     def sum_bag_gradients(
@@ -350,7 +356,7 @@ class DeviceCache(DeviceRows):
     ) -> int:
         """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
         assert labels is None, _NO_STATISTICS
-        self._batch.sum_gradients([BagsOfTable(self, plan, offsets, weights, mean, grads)])
+        self._batch.sum_gradients([self._bags_of(plan, offsets, weights, mean, grads)])
         return -1
 
     def may_overflow(self, plan: DevicePlan, lr: float) -> bool:
@@ -359,7 +365,7 @@ class DeviceCache(DeviceRows):
 
     def find_overflow(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Returns -1 always."""
-        self._batch.find_overflow([OfTable(self, plan, lr)])
+        self._batch.find_overflow([self._of(plan, lr)])
         return -1
 
     def watch(self) -> None:
@@ -406,7 +412,7 @@ class DeviceCache(DeviceRows):
 
     def apply(self, plan: DevicePlan, lr: float) -> None:
         """See RowCache. Changes nothing while a refused gradient of any cache is unsaid."""
-        self._batch.apply([OfTable(self, plan, lr)])
+        self._batch.apply([self._of(plan, lr)])
 
     def push(
         self, plan: DevicePlan, grads: AnyArray, lr: float, labels: Labels | None = None
@@ -457,6 +463,14 @@ class DeviceCache(DeviceRows):
         with self._verb(plan):
             self._device.launch("Create", plan.args("Create", bound=bound, lr=lr), bound)
         return self.num_created - before
+
+    # What the verbs of several tables take of this one.
+
+    def _of(self, plan: DevicePlan, lr: float = 0.0) -> OfTable:
+        return OfTable(cast("AnyRowCache", self), plan, lr)
+
+    def _bags_of(self, plan: DevicePlan, *bags: Any) -> BagsOfTable:
+        return BagsOfTable(cast("AnyRowCache", self), plan, *bags)
 
     # Arrays on their way in.
 

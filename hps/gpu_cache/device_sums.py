@@ -1,5 +1,5 @@
-"""SumsArena: what a sum of gradients works on, for all tables that are summed up at once; Sums: what
-one table has of it.
+"""SumsArena: what a sum of gradients works on, for all tables that are summed up at once; Sums:
+what one table has of it.
 
 Above it: device_batch.py; device_plan.py, which keeps a batch's sums until they are applied. Below
 it: device.py; csrc/gpu_cache/sums.h says what every array is for.
@@ -20,13 +20,13 @@ class TableSizes(NamedTuple):
     """Of one table's part.
 
     Args:
-        count: L, occurrences.
+        length: L, occurrences.
         bound: distinct keys, or more.
         dim: floats of a gradient.
         num_divided: gradients of means.
     """
 
-    count: int
+    length: int
     bound: int
     dim: int
     num_divided: int
@@ -34,7 +34,7 @@ class TableSizes(NamedTuple):
     @property
     def most_hot_runs(self) -> int:
         """Runs that keys of more than one run can have together."""
-        return self.count // (_RUN_LENGTH // 2) + 1
+        return self.length // (_RUN_LENGTH // 2) + 1
 
 
 class Sums(NamedTuple):
@@ -93,7 +93,7 @@ def float_sizes(tables: Sequence[TableSizes], name: str) -> list[int]:
 
 
 def _arrays(tables: Sequence[TableSizes]) -> dict[str, tuple[torch.dtype, int]]:
-    count = sum(one.count for one in tables)
+    count = sum(one.length for one in tables)
     places = sum(one.bound + 1 for one in tables)
     assert places < 2**31, "more distinct keys than a sort has places for"
     floats = {

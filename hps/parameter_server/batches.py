@@ -113,6 +113,16 @@ class Batches:
 
         return pin
 
+    def release(self, rows: Sequence[PinnedRows]) -> None:
+        """As QueuedServer has it."""
+        together = self._tables.together
+        own = [one for one in rows if isinstance(one, BatchRows) and one.joint is None]
+        if together is not None:
+            together.release(own)
+        for one in rows:
+            if not one.is_released:
+                one.release()
+
     def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
         """As QueuedServer has it."""
         unique = {table: self._distinct(table, given) for table, given in keys.items()}
@@ -208,8 +218,12 @@ class Batches:
         """Sums, checks, decides and updates. Within the updates, under the lock."""
         assert_held(self._tables.lock)
 
+        together = self._tables.together
+
         def check() -> None:
-            for stack, rows, grads, bags, clicks, occurrences in work:
+            if together is not None:
+                together.sum_gradients([one[:4] for one in work])
+            for stack, rows, grads, bags, clicks, occurrences in work if together is None else ():
                 stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
             for stack, *_ in work if checked is not _check else ():
                 stack.raise_failed(wait=True)
@@ -218,10 +232,14 @@ class Batches:
         plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
         # By rows as they are before the step, whatever the order of the tables.
         gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
-        calls = [stack.applying(plan) for stack, plan in plans]
+        if together is None:
+            calls = [stack.applying(plan) for stack, plan in plans]
+        else:
+            calls = [together.applying([one[:2] for one in work])]
         seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
-        for (stack, *_), spent in zip(work, seconds[len(gates) :], strict=False):
-            stack.counters.seconds += spent
+        spent = sum(seconds[len(gates) : len(gates) + len(calls)])
+        for stack, *_ in work:
+            stack.counters.seconds += spent / len(work)
         for stack, *_ in work:
             self._tables.count_update(stack.name)
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.errors import ConfigError
 from hps.contracts.table_verbs import TableVerbs
+from hps.errors import ConfigError
 from hps.gpu_cache.device import Memory
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.device_plan import DevicePlan

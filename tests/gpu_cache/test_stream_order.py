@@ -197,7 +197,7 @@ def work_on_two_streams(monkeypatch: pytest.MonkeyPatch, *left_out: str) -> Stre
 CROSSING = {
     "DeviceCache.__init__": "the table",
     "Arena.__init__ in DevicePlan._grow": "a plan",
-    "Arena.__init__ in DevicePlan.sums": "its sums",
+    "Arena.__init__ in SumsArena.__init__": "its sums",
     "Failures.__init__": "the flag",
     "the caller": "gradients",
     "DeviceCache._queue_reserve": "victims",
