@@ -132,8 +132,8 @@ HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim
 HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, places, first_ranks,
              inverse, unique_keys, slots, pinned, missing_ranks, missing, missing_keys,
              reservations, emptier, first_lists, other_lists, victim_ranks);
-HPS_DESCRIBE(DeduplicateArgs, batch);
-HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound);
+HPS_DESCRIBE(DeduplicateArgs, batch, keys, given, rank_before);
+HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, rank_before, told);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, grouping, round);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
 HPS_DESCRIBE(GatherArgs, cache, batch, out);

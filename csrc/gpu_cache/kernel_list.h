@@ -14,22 +14,11 @@
 
 // clang-format off
 #define HPS_GPU_KERNELS(X)                                                       \
-  X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
-  X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
-  X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
-  X(BeginFind, BeginFindOne, FindArgs, 1)                                        \
-  X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
-  X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
-  X(Tick, TickOne, FindArgs, 1)                                                  \
-  X(Sweep, SweepOne, FindArgs, 16)                                               \
   X(Want, WantOne, FindArgs, 4)                                                  \
-  X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
-  X(Pin, PinOne, ReserveArgs, 1)                                                 \
   X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
   X(StartList, StartListOne, ReserveArgs, 1)                                     \
   X(PutIntoList, PutIntoListOne, ReserveArgs, 1)                                 \
   X(PlaceBucket, PlaceBucketOne, ReserveArgs, 16)                                \
-  X(SettleReserve, SettleReserveOne, ReserveArgs, 1)                             \
   X(UndoReserve, UndoReserveOne, ReserveArgs, 1)                                 \
   X(NoteVictim, NoteVictimOne, ReserveArgs, 1)                                   \
   X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
@@ -44,7 +33,6 @@
   X(FindLast, FindLastOne, AssignArgs, 1)                                        \
   X(Assign, AssignOne, AssignArgs, 4)                                            \
   X(Create, CreateOne, CreateArgs, 4)                                            \
-  X(Contains, ContainsOne, KeysArgs, 4)                                          \
   X(FindErased, FindErasedOne, KeysArgs, 4)                                      \
   X(Erase, EraseOne, KeysArgs, 1)                                                \
   X(FlagScanned, FlagScannedOne, ScanArgs, 1)                                    \
@@ -52,6 +40,19 @@
   X(MarkClean, MarkCleanOne, ScanArgs, 1)
 
 #define HPS_TABLES_KERNELS(X)                                                    \
+  X(BeginPlan, BeginPlanOne, DeduplicateArgs, 1)                                 \
+  X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
+  X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
+  X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
+  X(BeginFind, BeginFindOne, FindArgs, 1)                                        \
+  X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
+  X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
+  X(Tick, TickOne, FindArgs, 1)                                                  \
+  X(Sweep, SweepOne, FindArgs, 16)                                               \
+  X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
+  X(Pin, PinOne, ReserveArgs, 1)                                                 \
+  X(SettleReserve, SettleReserveOne, ReserveArgs, 1)                             \
+  X(Contains, ContainsOne, KeysArgs, 4)                                          \
   X(Release, ReleaseOne, ReserveArgs, 1)                                         \
   X(Pool, PoolOne, PoolArgs, 8)                                                  \
   X(SpreadBag, SpreadBagOne, SumArgs, 4)                                         \

@@ -12,6 +12,7 @@
 // clang-format off
 // kernel          Args            what it does                                items       group
 // --------------  --------------  ------------------------------------------  ----------  -----
+// BeginPlan       Deduplicate     keys in, id table empty, numbers zero       id entries  1
 // PlaceKey        Deduplicate     finds each key's entry in the id table      L           1
 // FlagFirst       Deduplicate     flags first occurrences; then prefix sum    L           1
 // NumberKey       Deduplicate     inverse, unique_keys, num_unique            L           1
@@ -59,7 +60,7 @@
 // MarkClean       Scan            exported rows are clean                     count       1
 // clang-format on
 //
-// Between batches: id_table all ones before PlaceKeyOne; last zero before FindLastOne; first_pinned
+// Between batches: last zero before FindLastOne; first_pinned
 // all ones before FindErasedOne. bucket_lists, clock and counters are zeroed once. Prefix sums are
 // inclusive, in place, over as many items as the kernel before had.
 #pragma once

@@ -2,7 +2,7 @@
 // finds the table of an item.
 //
 // Above it: kernels.cu, which makes such kernels; csrc/bindings/gpu_kernels.cc and the emulated
-// grid of the tests, which run them on the host. Below it: nothing but the standard library. The
+// grid of the tests, which run them on the host. Below it: common/portable.h. The
 // tables' items are numbered one behind the other. A table may have none.
 #pragma once
 

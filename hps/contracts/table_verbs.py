@@ -4,10 +4,13 @@ Above it: the servers' batches. Below it: hps/gpu_cache/device_batch.py. Each ve
 namesake of hps/contracts/row_cache.py does with one cache; that is the case of one table here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from hps.common.arrays import Offsets
+import numpy as np
+from numpy.typing import NDArray
+
+from hps.common.arrays import AnyArray, Offsets
 from hps.common.row_layout import Floats
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 
@@ -24,6 +27,20 @@ class OfTable(NamedTuple):
     cache: AnyRowCache
     plan: BatchPlan
     lr: float = 0.0
+
+
+class KeysOfTable(NamedTuple):
+    """Keys of one table.
+
+    Args:
+        cache: of the table.
+        plan: a plan of that cache, which they are to become.
+        keys: uint64 [L], or a tensor of the device.
+    """
+
+    cache: AnyRowCache
+    plan: BatchPlan
+    keys: AnyArray
 
 
 class BagsOfTable(NamedTuple):
@@ -47,7 +64,20 @@ class BagsOfTable(NamedTuple):
 
 
 class TableVerbs(Protocol):
-    """Of caches of one device, no cache twice in a call. Only `abandon` may wait for the device."""
+    """Of caches of one device, no cache twice in a call. None waits for the device but where that
+    is said."""
+
+    def ask(
+        self, tables: Sequence[tuple[AnyRowCache, AnyArray]]
+    ) -> list[Callable[[], NDArray[np.uint8]]]:
+        """Queues `contains` of each; what it returns waits, and needs no lock."""
+
+    def look_up(self, tables: Sequence[KeysOfTable]) -> None:
+        """Queues make_plan, and find of all keys."""
+
+    def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
+        """Pins each plan that was looked up whole, with every row in its slot; tells which. Waits
+        for the look-ups, if they were not waited for."""
 
     def pool(self, tables: Sequence[BagsOfTable]) -> None:
         """Pools each batch, which the plan's window is."""

@@ -101,6 +101,17 @@ class HostCopy:
         return array
 
 
+class HostPart:
+    """Bytes [first, end) of an array on its way to the host."""
+
+    def __init__(self, copy: HostCopy, first: int, end: int) -> None:
+        self._copy, self._first, self._end = copy, first, end
+
+    def wait(self) -> HostArray:
+        """As HostCopy.wait."""
+        return self._copy.wait()[self._first : self._end]
+
+
 def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     """Queues a copy of a host array, which may change at once, to as many bytes on the device."""
     pinned = device.empty_pinned(max(1, array.nbytes))[: array.nbytes]

@@ -6,14 +6,18 @@ csrc/gpu_cache that are given Tables. Tables of several optimizers are tried and
 for each kind of optimizer among them: one kernel for all would take the registers of the greediest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray
-from hps.contracts.table_verbs import BagsOfTable, OfTable
-from hps.gpu_cache.device import Device, Memory
+from hps.contracts.row_cache import AnyRowCache
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable
+from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
 from hps.gpu_cache.failures import Failures
@@ -21,6 +25,8 @@ from hps.gpu_cache.table_block import TableBlock
 
 if TYPE_CHECKING:
     from hps.gpu_cache.device_cache import DeviceCache
+
+_AnyOfTable = OfTable | BagsOfTable | KeysOfTable
 
 
 class DeviceBatch:
@@ -36,6 +42,168 @@ class DeviceBatch:
         self._failures = failures
 
     # hps/contracts/table_verbs.py says what each does.
+
+    def ask(
+        self, tables: Sequence[tuple[AnyRowCache, AnyArray]]
+    ) -> list[Callable[[], NDArray[np.uint8]]]:
+        """See TableVerbs."""
+        device, lengths = self._device, [len(keys) for _, keys in tables]
+        starts = starts_of(lengths)
+        if starts[-1] == 0:
+            return [lambda: np.empty(0, np.uint8)] * len(tables)
+        caches = [cast("DeviceCache", cache) for cache, _ in tables]
+        with self._failures.order.verb(*[cache.piece for cache in caches]):
+            given = self._keys_on_device([keys for _, keys in tables])
+            presence = device.empty(starts[-1])
+            base = presence.data_ptr()
+            block = TableBlock(
+                device,
+                "Contains",
+                caches,
+                [lengths],
+                {
+                    "keys": [one.data_ptr() for one in given],
+                    "presence": [base + start for start in starts[:-1]],
+                    "slots": 0,
+                    "first_pinned": 0,
+                },
+            )
+            block.launch("Contains", 0)
+            copy = HostCopy(device, presence)
+        return [HostPart(copy, *ends).wait for ends in pairwise(starts)]
+
+    def _keys_on_device(self, arrays: Sequence[AnyArray]) -> list[torch.Tensor]:
+        """int64 [n] of each, those of the host in one piece of memory. Within a verb."""
+        device = self._device
+        of_host = {
+            at: np.ascontiguousarray(keys).view(np.int64)
+            for at, keys in enumerate(arrays)
+            if not (isinstance(keys, torch.Tensor) and keys.device == device.torch_device)
+        }
+        found: dict[int, torch.Tensor] = {}
+        if of_host:
+            starts = starts_of([len(keys) for keys in of_host.values()])
+            copied = device.empty(8 * max(1, starts[-1])).view(torch.int64)[: starts[-1]]
+            to_device(device, np.concatenate(list(of_host.values())), copied)
+            parts = [copied[first:end] for first, end in pairwise(starts)]
+            found = dict(zip(of_host, parts, strict=True))
+        return [
+            found[at] if at in found else cast("torch.Tensor", keys).view(torch.int64)
+            for at, keys in enumerate(arrays)
+        ]
+
+    def look_up(self, tables: Sequence[KeysOfTable]) -> None:
+        """See TableVerbs."""
+        self.make_plans(tables)
+        for plan in _plans(tables):
+            plan.set_window(0, -1)
+        self.find([OfTable(one.cache, one.plan) for one in tables])
+
+    def make_plans(self, tables: Sequence[KeysOfTable]) -> None:
+        """The keys become the plans', and are numbered."""
+        for one in tables:
+            one.cache.abandon(one.plan)
+        device, plans = self._device, _plans(tables)
+        lengths = [len(one.keys) for one in tables]
+        on_device = [one.keys for one in tables if isinstance(one.keys, torch.Tensor)]
+        with self._failures.order.verb(*_memory(tables), *on_device):
+            for plan, length in zip(plans, lengths, strict=True):
+                plan.prepare(length)
+            given = self._keys_on_device([one.keys for one in tables])
+            ranks, before, own = self._ranks(lengths)
+            block = TableBlock(
+                device,
+                "PlaceKey",
+                plans,
+                [[plan.num_id_entries for plan in plans], lengths],
+                {
+                    "batch.first_ranks": own,
+                    "keys": [plan.arena.address("keys") for plan in plans],
+                    "given": [one.data_ptr() for one in given],
+                    "rank_before": before,
+                },
+            )
+            block.launch("BeginPlan", 0)
+            if sum(lengths) == 0:
+                return
+            block.launch("PlaceKey", 1)
+            block.launch("FlagFirst", 1)
+            device.prefix_sum(ranks)
+            block.launch("NumberKey", 1)
+
+    def _ranks(self, sizes: Sequence[int]) -> tuple[torch.Tensor, list[int], list[int]]:
+        """Memory for ranks of all tables one behind the other, int32, and of each table the
+        addresses of the rank before its own, or 0, and of its own."""
+        starts = starts_of(sizes)
+        ranks = self._device.empty(4 * max(1, starts[-1])).view(torch.int32)[: starts[-1]]
+        own = [ranks.data_ptr() + 4 * start for start in starts[:-1]]
+        before = [at - 4 if start else 0 for at, start in zip(own, starts, strict=False)]
+        return ranks, before, own
+
+    def find(self, tables: Sequence[OfTable]) -> None:
+        """Looks each plan's window up, which was set."""
+        device, plans, caches = self._device, _plans(tables), _caches(tables)
+        states = {plan.state for plan in plans}
+        assert states <= {State.KEYS, State.FOUND}, f"a look-up in states {states}"
+        bounds, size = [plan.bound for plan in plans], device.args.dtype("BatchNumbers").itemsize
+        with self._failures.order.verb(*_memory(tables)):
+            ranks, before, own = self._ranks(bounds)
+            told = device.empty(size * len(plans))
+            block = TableBlock(
+                device,
+                "FindSlot",
+                plans,
+                [[1] * len(plans), bounds, [cache.num_swept for cache in caches]],
+                {
+                    "batch.missing_ranks": own,
+                    "first": [plan.first for plan in plans],
+                    "count": [plan.count for plan in plans],
+                    "bound": bounds,
+                    "rank_before": before,
+                    "told": [told.data_ptr() + size * at for at in range(len(plans))],
+                },
+            )
+            block.launch("BeginFind", 0)
+            if sum(bounds):
+                block.launch("FindSlot", 1)
+                device.prefix_sum(ranks)
+                block.launch("ListMissing", 1)
+            block.launch("Tick", 0)
+            copy = HostCopy(device, told)
+            block.launch("Sweep", 2)
+        for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
+            plan.found(HostPart(copy, at * size, (at + 1) * size), cache.epoch)
+
+    def begin_reserve(self, plans: Sequence[DevicePlan]) -> TableBlock:
+        """Begins a reserve of each, and pins what was found; "SettleReserve", launch 0, ends it.
+        Within a verb of the plans."""
+        ones, bounds = [1] * len(plans), [plan.bound for plan in plans]
+        rest = dict.fromkeys(("bound", "victims", "grouping", "round"), 0)
+        block = TableBlock(self._device, "Pin", plans, [ones, bounds], rest)
+        block.launch("BeginReserve", 0)
+        block.launch("Pin", 1)
+        return block
+
+    def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
+        """See TableVerbs."""
+        pairs = list(zip(_caches(tables), _plans(tables), strict=True))
+        can = [
+            cache.is_looked_up(plan) and plan.num_missing == 0 and cache.has_pins
+            for cache, plan in pairs
+        ]
+        chosen = [one for one, is_chosen in zip(tables, can, strict=True) if is_chosen]
+        if not chosen:
+            return can
+        for cache, plan in zip(_caches(chosen), _plans(chosen), strict=True):
+            cache.note_held(plan)
+        with self._failures.order.verb(*_memory(chosen)):
+            self.begin_reserve(_plans(chosen)).launch("SettleReserve", 0)
+            for plan in _plans(chosen):
+                plan.grant()
+        for plan in _plans(chosen):
+            plan.state = State.PINNED
+            plan.has_rows = True
+        return can
 
     def abandon(self, tables: Sequence[OfTable]) -> None:
         """See TableVerbs."""
@@ -53,8 +221,13 @@ class DeviceBatch:
         if not plans:
             return
         with self._failures.order.verb(*_memory(tables)):
-            rest = {"victims": 0, "grouping": 0, "round": 0}
-            block = TableBlock(self._device, "Release", plans, [bounds], bound=bounds, **rest)
+            block = TableBlock(
+                self._device,
+                "Release",
+                plans,
+                [bounds],
+                {"bound": bounds, "victims": 0, "grouping": 0, "round": 0},
+            )
             block.launch("Release", 0)
         for cache, plan in zip(_caches(tables), plans, strict=True):
             # Rows may have moved since the reserve if other batches reserved meanwhile.
@@ -71,7 +244,13 @@ class DeviceBatch:
         items = [one["num_examples"] * one["num_features"] for one in asked]
         fields = {name: [one[name] for one in asked] for name in asked[0]}
         with self._failures.order.verb(*_memory(tables)):
-            TableBlock(self._device, "Pool", plans, [items], **fields).launch("Pool", 0)
+            TableBlock(
+                self._device,
+                "Pool",
+                plans,
+                [items],
+                fields,
+            ).launch("Pool", 0)
 
     def _pool_of(self, one: BagsOfTable) -> dict[str, Any]:
         """A table's fields of PoolArgs, and its plan."""
@@ -149,13 +328,19 @@ class DeviceBatch:
             "SumRun",
             plans,
             [num_bags, bounds, num_runs, runs],
-            offsets=[0 if one.offsets is None else self._address(one.offsets) for one in tables],
-            gradients=[one.data_ptr() for one in gradients],
-            weights=[0 if one.weights is None else self._address(one.weights) for one in tables],
-            num_bags=num_bags,
-            bound=bounds,
-            most_hot_runs=runs,
-            **fields,
+            {
+                "offsets": [
+                    0 if one.offsets is None else self._address(one.offsets) for one in tables
+                ],
+                "gradients": [one.data_ptr() for one in gradients],
+                "weights": [
+                    0 if one.weights is None else self._address(one.weights) for one in tables
+                ],
+                "num_bags": num_bags,
+                "bound": bounds,
+                "most_hot_runs": runs,
+                **fields,
+            },
         )
         total = sum(counts)
         places, in_order = arena.tensor("places", total), arena.tensor("sorted_places", total)
@@ -195,13 +380,16 @@ class DeviceBatch:
                 names[0],
                 plans,
                 items,
-                sums=[_sums(plan).address for plan in plans],
-                safe=[
-                    cache.safe_bits(lr) for cache, (_, _, lr) in zip(caches, tables, strict=True)
-                ],
-                bound=[plan.bound for plan in plans],
-                lr=[lr for _, _, lr in tables],
-                number=[cache.number for cache in caches],
+                {
+                    "sums": [_sums(plan).address for plan in plans],
+                    "safe": [
+                        cache.safe_bits(lr)
+                        for cache, (_, _, lr) in zip(caches, tables, strict=True)
+                    ],
+                    "bound": [plan.bound for plan in plans],
+                    "lr": [lr for _, _, lr in tables],
+                    "number": [cache.number for cache in caches],
+                },
             )
             for launch, name in enumerate(names):
                 block.launch(name, launch)
@@ -223,10 +411,12 @@ class DeviceBatch:
                 names[0],
                 plans,
                 items,
-                sums=[_sums(plan).address for plan in plans],
-                failure=failures.address,
-                bound=[plan.bound for plan in plans],
-                lr=[lr for _, _, lr in tables],
+                {
+                    "sums": [_sums(plan).address for plan in plans],
+                    "failure": failures.address,
+                    "bound": [plan.bound for plan in plans],
+                    "lr": [lr for _, _, lr in tables],
+                },
             )
             for launch, name in enumerate(names):
                 block.launch(name, launch)
@@ -297,23 +487,23 @@ def _sums(plan: DevicePlan) -> Sums:
     return plan.sums
 
 
-def _memory(tables: "Sequence[OfTable | BagsOfTable]") -> Iterator[Memory]:
+def _memory(tables: "Sequence[_AnyOfTable]") -> Iterator[Memory]:
     for one in tables:
         yield _cache(one).piece
         yield from _plan(one).pieces()
 
 
-def _cache(one: OfTable | BagsOfTable) -> "DeviceCache":
+def _cache(one: "_AnyOfTable") -> "DeviceCache":
     return cast("DeviceCache", one.cache)
 
 
-def _plan(one: OfTable | BagsOfTable) -> DevicePlan:
+def _plan(one: "_AnyOfTable") -> DevicePlan:
     return cast("DevicePlan", one.plan)
 
 
-def _caches(tables: "Sequence[OfTable | BagsOfTable]") -> "list[DeviceCache]":
+def _caches(tables: "Sequence[_AnyOfTable]") -> "list[DeviceCache]":
     return [cast("DeviceCache", one.cache) for one in tables]
 
 
-def _plans(tables: "Sequence[OfTable | BagsOfTable]") -> list[DevicePlan]:
+def _plans(tables: "Sequence[_AnyOfTable]") -> list[DevicePlan]:
     return [cast("DevicePlan", one.plan) for one in tables]

@@ -11,6 +11,7 @@ Arrays of keys, outputs and gradients may be tensors on the device, or arrays of
 copied. Images of rows are arrays of the host.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -21,15 +22,14 @@ from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, OfTable, TableVerbs
-from hps.gpu_cache.device import Device, HostCopy, to_device
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, TableVerbs
+from hps.gpu_cache.device import Device, HostCopy
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.options import CacheOptions
 
-_TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
 # table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
 _ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
@@ -72,24 +72,21 @@ class DeviceCache(DeviceRows):
         """See QueuedCache."""
         return self._batch
 
+    def contains(self, keys: AnyArray) -> NDArray[np.uint8]:
+        """See RowCache. Waits."""
+        return self.ask(keys)()
+
+    def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
+        """See QueuedCache."""
+        return self._batch.ask([(cast("AnyRowCache", self), keys)])[0]
+
     # A batch: from its keys to pinned rows and back.
 
     def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
             plan = DevicePlan(self._device, self._order, self._args)
-        self.abandon(plan)
-        count = len(keys)
-        with self._verb(plan):
-            plan.prepare(count)
-            if count == 0:
-                return plan
-            self._copy_in(keys, plan.arena.tensor("keys", count))
-            args = plan.args("PlaceKey")
-            self._device.launch("PlaceKey", args, count)
-            self._device.launch("FlagFirst", args, count)
-            self._device.prefix_sum(plan.arena.tensor("first_ranks", count))
-            self._device.launch("NumberKey", args, count)
+        self._batch.make_plans([KeysOfTable(cast("AnyRowCache", self), plan, keys)])
         return plan
 
     def pull(self, plan: DevicePlan, keys: AnyArray, out: AnyArray) -> int:
@@ -120,23 +117,8 @@ class DeviceCache(DeviceRows):
 
     def find(self, plan: DevicePlan, first: int, count: int) -> None:
         """See RowCache."""
-        assert plan.state in (State.KEYS, State.FOUND), f"a look-up in state {plan.state}"
         plan.set_window(first, count)
-        bound = plan.bound
-        num_swept = -(-self.num_buckets // _TICKS_PER_TURN)
-        with self._verb(plan):
-            launch = self._device.launch
-            args = plan.args("FindSlot", first=first, count=count, bound=bound)
-            launch("BeginFind", args, 1)
-            if bound:
-                launch("FindSlot", args, bound)
-                self._device.prefix_sum(plan.arena.tensor("missing_ranks", bound))
-                launch("ListMissing", args, bound)
-            launch("Tick", args, 1)
-            plan.ask_numbers()
-            launch("Sweep", args, num_swept)
-        plan.state = State.FOUND
-        plan.epoch = self.epoch
+        self._batch.find([self._of(plan)])
 
     def want(self, plan: DevicePlan) -> None:
         """See RowCache."""
@@ -185,19 +167,17 @@ class DeviceCache(DeviceRows):
         launch, bound, num_missing = self._device.launch, plan.bound, plan.num_missing
         num_bytes = num_missing * self.row_bytes
         # No slot is taken, and none has all the pins that it can have: the host knows the answer.
-        is_sure = num_missing == 0 and self._num_held < _MOST_PINS
-        self._num_held += not plan.is_held
-        plan.is_held = True
+        is_sure = num_missing == 0 and self.has_pins
+        self.note_held(plan)
         with self._verb(plan):
             # May find no memory; nothing is queued by then. As much as if every key's slot had a
             # row that goes down: how many there are, the host does not know yet.
             victims = self._device.empty(max(1, num_bytes))[:num_bytes]
-            args = plan.args("Pin", bound=num_missing, victims=0)
-            launch("BeginReserve", args, 1)
-            launch("Pin", args, bound)
+            pins = self._batch.begin_reserve([plan])
             if num_missing:
                 self._queue_rounds(plan, num_missing)
-            launch("SettleReserve", args, 1)
+            pins.launch("SettleReserve", 0)
+            args = plan.args("UndoReserve", bound=num_missing, victims=0)
             if not is_sure:
                 launch("UndoReserve", args, bound)
             if num_missing:
@@ -213,6 +193,16 @@ class DeviceCache(DeviceRows):
                 plan.grant()
             else:
                 plan.expect(victims)
+
+    @property
+    def has_pins(self) -> bool:
+        """True if no row can have all the pins that it may: there are fewer plans that pin."""
+        return self._num_held < _MOST_PINS
+
+    def note_held(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins its window, or may."""
+        self._num_held += not plan.is_held
+        plan.is_held = True
 
     def let_go(self, plan: DevicePlan) -> None:
         """Notes that a plan pins nothing."""
@@ -473,12 +463,6 @@ class DeviceCache(DeviceRows):
         return BagsOfTable(cast("AnyRowCache", self), plan, *bags)
 
     # Arrays on their way in.
-
-    def _copy_in(self, keys: AnyArray, target: torch.Tensor) -> None:
-        if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
-            self._device.copy(target, keys.view(torch.int64))
-        else:
-            to_device(self._device, np.asarray(keys), target)
 
     def input(self, values: AnyArray) -> torch.Tensor:
         """`values` if it is a tensor on the device, else a copy there."""

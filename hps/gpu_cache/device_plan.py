@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
-from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder
+from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
 from hps.gpu_cache.device_sums import Sums
 
 _MIN_ID_TABLE = 64
@@ -29,12 +29,10 @@ _LISTS = [
 _ARRAYS = {
     "keys": torch.int64,
     "places": torch.int32,
-    "first_ranks": torch.int32,
     "inverse": torch.int32,
     "unique_keys": torch.int64,
     "slots": torch.int64,
     "pinned": torch.uint8,
-    "missing_ranks": torch.int32,
     "missing": torch.int32,
     "missing_keys": torch.int64,
     "emptier": torch.uint8,
@@ -67,12 +65,13 @@ class DevicePlan:
         self._cache_args = cache_args
         self._args: dict[str, HostArray] = {}
         self._numbers: HostArray | None = None
-        self._asked: HostCopy | None = None  # the numbers, on their way
+        self._asked: HostCopy | HostPart | None = None  # the numbers, on their way
         self._num_unique: int | None = 0
         self._id_mask = 0
         self._capacity = -1
         self._batch: HostArray = np.zeros(1, device.args.dtype("BatchArgs"))
-        self.head = b""  # CacheArgs and BatchArgs, with which many kernels' structs begin
+        # What the structs of many kernels have, as bytes.
+        self.heads = {"cache": cache_args.tobytes(), "batch": b""}
         self.sums: Sums | None = None  # gradients by key, since they were summed
         self.state = State.KEYS
         self.epoch = -1
@@ -154,14 +153,11 @@ class DevicePlan:
         self._num_unique = None if count else 0
         if count > self._capacity:
             self._grow(count + count // 8)
-        entries = _id_table_entries(count)
-        self._id_mask = entries - 1
+        self._id_mask = _id_table_entries(count) - 1
         for batch in (self._batch, *(args["batch"] for args in self._args.values())):
             batch["num_occurrences"] = count
             batch["id_mask"] = self._id_mask
-        self.head = self._cache_args.tobytes() + self._batch.tobytes()
-        self._device.fill(self.arena.tensor("id_table", entries), -1)
-        self._device.fill(self.arena.tensor("numbers"), 0)
+        self.heads["batch"] = self._batch.tobytes()
 
     def set_window(self, first: int, count: int) -> None:
         """Unique keys [first, first + count) are looked up from now on; -1: all from `first` on."""
@@ -195,17 +191,24 @@ class DevicePlan:
         if self._numbers is None:
             if self._asked is None:
                 with self.verb():
-                    self.ask_numbers()
-            assert self._asked is not None
+                    self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
             self._numbers = self._numbers_of(self._asked)
             self._num_unique = int(self._numbers["num_unique"][0])
         return self._numbers
 
-    def ask_numbers(self) -> None:
-        """Queues the way of `numbers` to the host: what is queued later is not waited for."""
-        self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
+    def found(self, numbers: HostPart, epoch: int) -> None:
+        """A look-up of the window is queued, and its numbers are on their way to the host: what is
+        queued later is not waited for."""
+        self._asked = numbers
+        self.state = State.FOUND
+        self.epoch = epoch
 
-    def _numbers_of(self, copy: HostCopy) -> HostArray:
+    @property
+    def num_id_entries(self) -> int:
+        """Of the table that numbers the keys."""
+        return self._id_mask + 1
+
+    def _numbers_of(self, copy: HostCopy | HostPart) -> HostArray:
         return copy.wait().view(self._device.args.dtype("BatchNumbers"))
 
     def grant(self) -> None:

@@ -5,7 +5,7 @@ Above it: device_batch.py. Below it: device.py; csrc/gpu_cache/tables.h, which f
 item. All of it goes to the device in one copy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +15,11 @@ from hps.common.arrays import HostArray
 from hps.gpu_cache.device import Device
 
 
-class HasHead(Protocol):
-    """A batch of one table, with the bytes of CacheArgs and BatchArgs."""
+class HasHeads(Protocol):
+    """A table, or a batch of one: the bytes of its CacheArgs under "cache", of its BatchArgs under
+    "batch"."""
 
-    head: bytes
+    heads: dict[str, bytes]
 
 
 class TableBlock:
@@ -27,9 +28,10 @@ class TableBlock:
     Args:
         device: where.
         kernel: one of those that are given the struct.
-        plans: of the tables, one at least, in their order.
+        owners: the tables' batches, or the tables, one at least, in their order.
         items: of each launch, the number of items of each table.
-        fields: of the structs, beside cache and batch: all of them, a value or one a table.
+        fields: by name, all of the structs beside cache and batch, a value or one a table; and
+            those of batch that are others in this verb, as "batch.first_ranks".
 
     Cost: one copy to the device.
     """
@@ -38,25 +40,27 @@ class TableBlock:
         self,
         device: Device,
         kernel: str,
-        plans: Sequence[HasHead],
+        owners: Sequence[HasHeads],
         items: Sequence[Sequence[int]],
-        **fields: Sequence[float] | float,
+        fields: Mapping[str, Sequence[float] | float],
     ) -> None:
         self._device = device
-        self._num_tables = len(plans)
+        self._num_tables = len(owners)
         dtype = device.args.dtype(device.args.table_struct_of(kernel))
         ends = np.cumsum(np.asarray(items, np.int64), axis=1)
         self._counts: list[int] = ends[:, -1].tolist()
-        num_bytes = ends.nbytes + len(plans) * dtype.itemsize
+        num_bytes = ends.nbytes + len(owners) * dtype.itemsize
         pinned = device.empty_pinned(num_bytes)
         words = pinned.numpy()
         words[: ends.nbytes].view(np.int64)[:] = ends.reshape(-1)
         structs = words[ends.nbytes :].view(dtype)
-        heads = np.frombuffer(b"".join([plan.head for plan in plans]), np.uint8)
-        heads = heads.reshape(len(plans), -1)
-        structs.view(np.uint8).reshape(len(plans), -1)[:, : heads.shape[1]] = heads
+        for head in ("cache", "batch"):
+            if head in (dtype.names or ()):
+                own = b"".join([owner.heads[head] for owner in owners])
+                structs[head] = np.frombuffer(own, dtype[head])
         for name, values in fields.items():
-            structs[name] = values
+            of_batch = name.removeprefix("batch.")
+            (structs if of_batch == name else structs["batch"])[of_batch] = values
         self._ends_bytes = ends.nbytes
         self._memory: torch.Tensor = device.empty(num_bytes)
         device.copy(self._memory, pinned)

@@ -95,20 +95,33 @@ class Batches:
         stacks = {table: self._tables.stack(table) for table in keys}
         for stack in stacks.values():
             stack.raise_failed(wait=False)
-        lock, pool, device = self._tables.lock, self._pool, self._device
+        lock, pool, device, together = (
+            self._tables.lock, self._pool, self._device, self._tables.together
+        )  # fmt: skip
+        arrays = {table: as_keys(given, device) for table, given in keys.items()}
         begun: dict[str, BatchRows] = {}
+        pinned: list[BatchRows] = []
+        begin = BatchRows.ahead if together is None else BatchRows.begun
         with lock:
-            for table, given in keys.items():
-                array = as_keys(given, device)
-                begun[table] = BatchRows.ahead(stacks[table], array, given, pool, lock, device)
+            for table, array in arrays.items():
+                begun[table] = begin(stacks[table], array, keys[table], pool, lock, device)
+            if together is not None and begun:
+                together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
         # The last one that has keys, for the others have come by then.
         last = next((rows for name, rows in reversed(begun.items()) if len(keys[name])), None)
         if last is not None:
             last.end_look_up()
+        if together is not None:
+            pinned = together.pin_found(list(begun.values()))
 
         def pin(table: str, _: AnyArray) -> BatchRows:
             rows = begun.pop(table)
-            rows.place()
+            try:
+                if rows not in pinned:
+                    rows.place()
+            except BaseException:
+                self.release([rows, *begun.values()])
+                raise
             return rows
 
         return pin
@@ -126,9 +139,13 @@ class Batches:
     def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
         """As QueuedServer has it."""
         unique = {table: self._distinct(table, given) for table, given in keys.items()}
-        stacks = self._tables.stacks
+        stacks, together = self._tables.stacks, self._tables.together
         with self._tables.lock:
-            asked = {table: stacks[table].ask(some) for table, some in unique.items()}
+            if together is None:
+                asked = {table: stacks[table].ask(some) for table, some in unique.items()}
+            else:
+                answers = together.ask([(stacks[table], some) for table, some in unique.items()])
+                asked = dict(zip(unique, answers, strict=True))
         # The last one first: the others have come by then.
         found = {table: asked[table]() for table in reversed(asked)}
         return lambda table, _: self._warm_missing(table, unique[table], found[table])

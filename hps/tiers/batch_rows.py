@@ -66,6 +66,25 @@ class BatchRows:
             raise
 
     @classmethod
+    def begun(
+        cls,
+        stack: TableStack,
+        keys: Keys,
+        model: object,
+        pool: OutputPool,
+        lock: OwnedLock,
+        device: str,
+    ) -> "BatchRows":
+        """Rows with an idle plan, which is to be made of the keys and looked up with those of other
+        tables; `place` pins them. Under the lock."""
+        assert_held(lock)
+        rows = cls.__new__(cls)
+        rows._name(stack, keys, model, pool, lock, device)
+        rows.plan = stack.take_plan()
+        stack.hold(rows)
+        return rows
+
+    @classmethod
     def ahead(
         cls,
         stack: TableStack,

@@ -10,11 +10,11 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from hps.common.arrays import PoolArguments
+from hps.common.arrays import AnyArray, PoolArguments
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats
+from hps.common.row_layout import Floats, Keys
 from hps.contracts.row_cache import QueuedCache
-from hps.contracts.table_verbs import BagsOfTable, OfTable, TableVerbs
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, TableVerbs
 from hps.tiers.batch_rows import BatchRows
 from hps.tiers.top_tier import TableStack
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+    from hps.contracts.tiers import Flags
 
 
 class TablesTogether:
@@ -48,6 +49,34 @@ class TablesTogether:
         if not found or found[0] is None or any(verbs is None for verbs in found):
             return None
         return cls(found[0], lock, device)
+
+    def ask(self, keys: Sequence[tuple[TableStack, Keys]]) -> list[Callable[[], "Flags"]]:
+        """As CachedTier.ask of each. Under the lock, which what it returns does not need."""
+        assert_held(self._lock)
+        return self._verbs.ask([(stack.cache, own) for stack, own in keys])
+
+    def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
+        """Queues the look-up of the keys of rows that were begun. Under the lock."""
+        assert_held(self._lock)
+        begun = perf_counter()
+        self._verbs.look_up(
+            [KeysOfTable(rows.stack.cache, rows.held_plan(), keys) for rows, keys in asked]
+        )
+        _share([rows.stack for rows, _ in asked], perf_counter() - begun)
+
+    def pin_found(self, rows: Sequence[BatchRows]) -> list[BatchRows]:
+        """Pins those whose rows were all found, as CachedTier.pin_here, which takes no slot; what
+        it returns. After the look-up was waited for."""
+        with self._lock:
+            still = [one for one in rows if one.stack.moving is None]
+            tables = [OfTable(one.stack.cache, one.held_plan()) for one in still]
+            begun = perf_counter()
+            is_pinned = self._verbs.pin_found(tables)
+            pinned = [one for one, is_done in zip(still, is_pinned, strict=True) if is_done]
+            _share([one.stack for one in pinned], perf_counter() - begun)
+            for one in pinned:
+                one.stack.counters.hits += one.held_plan().num_unique
+            return pinned
 
     def pool(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
         """As BatchRows.pool of each.
