@@ -210,7 +210,16 @@ HPS_HD void SumBlockOne(Group group, const SumArgs& args, int64_t i) {
   static_assert(kRunsABlock == 1 << 6);
   const int64_t dim = args.cache.dim;
   float* const sums = args.run_sums + i * dim;
-  group.for_each(dim, [=](int64_t d) { sums[d] = AddNeighbours<6>(sums + d, dim); });
+  group.for_each(dim, [=](int64_t d) {
+    float total = 0;
+    // The older half, then the younger one: registers for all 64 at once are too many.
+    HPS_NOT_UNROLLED
+    for (int64_t half = 0; half < 2; ++half) {
+      const float sum = AddNeighbours<5>(sums + d + half * (kRunsABlock / 2) * dim, dim);
+      total = half == 0 ? sum : total + sum;
+    }
+    sums[d] = total;
+  });
 }
 
 // Adds up `count` rows of sums, `stride` apart, as a binary counter does: leaves each whole block

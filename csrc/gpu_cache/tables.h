@@ -32,16 +32,19 @@ HPS_HD int64_t TableOf(const Tables& tables, int64_t i) {
   return low;
 }
 
-// work(args, item) for every `stride`-th item from `i` on, below `count`; an item is numbered
-// within its table. A table's args are read once, not once an item.
+// work(args, item) for every `stride`-th item from `i` on, below `count`, which is the last end; an
+// item is numbered
+// within its table. The args stay where they are: a copy would fill a device's registers.
 template <class Args, class Work>
 HPS_HD void ForItems(const Tables& tables, int64_t i, int64_t count, int64_t stride, Work work) {
-  while (i < count) {
-    const int64_t table = TableOf(tables, i);
-    const int64_t begin = table == 0 ? 0 : tables.ends[table - 1];
-    const int64_t end = tables.ends[table] < count ? tables.ends[table] : count;
-    const Args args = static_cast<const Args*>(tables.args)[table];
-    for (; i < end; i += stride) work(args, i - begin);
+  if (i >= count) return;
+  const auto* const args = static_cast<const Args*>(tables.args);
+  int64_t table = TableOf(tables, i);
+  int64_t begin = table == 0 ? 0 : tables.ends[table - 1];
+  HPS_NOT_UNROLLED
+  for (; i < count; i += stride) {
+    while (i >= tables.ends[table]) begin = tables.ends[table++];
+    work(args[table], i - begin);
   }
 }
 

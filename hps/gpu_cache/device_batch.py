@@ -282,8 +282,7 @@ class DeviceBatch:
         tables = [one for one in tables if _plan(one).num_occurrences]
         if not tables:
             return
-        given = [one for one in map(self._on_device, tables) if one is not None]
-        with self._failures.order.verb(*_memory(tables), *given):
+        with self._failures.order.verb(*_memory(tables), *self._on_device(tables)):
             self._sum(tables)
 
     def _check_gradients(self, one: BagsOfTable) -> None:
@@ -297,11 +296,14 @@ class DeviceBatch:
             self.tensor(one.values), (len(places) - 1, cache.dim), "grads [F * B, dim]"
         )
 
-    def _on_device(self, one: BagsOfTable) -> torch.Tensor | None:
-        """Gradients that lie there already."""
-        values = self.tensor(one.values) if one.offsets is not None else one.values
-        is_there = isinstance(values, torch.Tensor)
-        return cast("torch.Tensor", values) if is_there else None
+    def _on_device(self, tables: Sequence[BagsOfTable]) -> Iterator[torch.Tensor]:
+        """Gradients and weights that lie there already."""
+        for one in tables:
+            values = self.tensor(one.values) if one.offsets is not None else one.values
+            if isinstance(values, torch.Tensor):
+                yield values
+            if one.weights is not None:
+                yield self.tensor(one.weights)
 
     def _sum(self, tables: Sequence[BagsOfTable]) -> None:
         device, plans = self._device, _plans(tables)

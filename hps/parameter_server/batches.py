@@ -17,7 +17,7 @@ from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan, QueuedCache
+from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
@@ -56,13 +56,12 @@ class Batches:
             stack.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
-        self._are_queued = all(isinstance(cache, QueuedCache) for cache in caches)
         self._joint: JointBatches | None = None
 
     @property
     def queued(self) -> "Batches | None":
         """As ParameterServer.queued."""
-        return self if self._are_queued else None
+        return None if self._tables.together is None else self
 
     @property
     def joint(self) -> "JointBatches | None":
@@ -95,24 +94,22 @@ class Batches:
         stacks = {table: self._tables.stack(table) for table in keys}
         for stack in stacks.values():
             stack.raise_failed(wait=False)
-        lock, pool, device, together = (
-            self._tables.lock, self._pool, self._device, self._tables.together
-        )  # fmt: skip
+        lock, pool, device = self._tables.lock, self._pool, self._device
+        together = self._tables.together
+        assert together is not None, "there is no QueuedServer"
         arrays = {table: as_keys(given, device) for table, given in keys.items()}
         begun: dict[str, BatchRows] = {}
-        pinned: list[BatchRows] = []
-        begin = BatchRows.ahead if together is None else BatchRows.begun
         with lock:
             for table, array in arrays.items():
-                begun[table] = begin(stacks[table], array, keys[table], pool, lock, device)
-            if together is not None and begun:
-                together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
-        # The last one that has keys, for the others have come by then.
-        last = next((rows for name, rows in reversed(begun.items()) if len(keys[name])), None)
-        if last is not None:
-            last.end_look_up()
-        if together is not None:
-            pinned = together.pin_found(list(begun.values()))
+                begun[table] = BatchRows.begun(
+                    stacks[table], array, keys[table], pool, lock, device
+                )
+            together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
+        # One that has keys: the numbers of all come together.
+        with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
+        if with_keys is not None:
+            with_keys.end_look_up()
+        pinned = together.pin_found(list(begun.values()))
 
         def pin(table: str, _: AnyArray) -> BatchRows:
             rows = begun.pop(table)
@@ -129,10 +126,9 @@ class Batches:
     def release(self, rows: Sequence[PinnedRows]) -> None:
         """As QueuedServer has it."""
         together = self._tables.together
-        own = [one for one in rows if isinstance(one, BatchRows) and one.joint is None]
-        if together is not None:
-            together.release(own)
-        for one in rows:
+        assert together is not None, "there is no QueuedServer"
+        together.release([one for one in rows if isinstance(one, BatchRows)])
+        for one in rows:  # those of another kind
             if not one.is_released:
                 one.release()
 
@@ -140,14 +136,10 @@ class Batches:
         """As QueuedServer has it."""
         unique = {table: self._distinct(table, given) for table, given in keys.items()}
         stacks, together = self._tables.stacks, self._tables.together
+        assert together is not None, "there is no QueuedServer"
         with self._tables.lock:
-            if together is None:
-                asked = {table: stacks[table].ask(some) for table, some in unique.items()}
-            else:
-                answers = together.ask([(stacks[table], some) for table, some in unique.items()])
-                asked = dict(zip(unique, answers, strict=True))
-        # The last one first: the others have come by then.
-        found = {table: asked[table]() for table in reversed(asked)}
+            asked = together.ask([(stacks[table], some) for table, some in unique.items()])
+        found = {table: answer() for table, answer in zip(unique, asked, strict=True)}
         return lambda table, _: self._warm_missing(table, unique[table], found[table])
 
     def warm(self, table: str, keys: AnyArray) -> WarmRows:

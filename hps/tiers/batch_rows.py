@@ -75,34 +75,13 @@ class BatchRows:
         lock: OwnedLock,
         device: str,
     ) -> "BatchRows":
-        """Rows with an idle plan, which is to be made of the keys and looked up with those of other
-        tables; `place` pins them. Under the lock."""
+        """Rows with an idle plan, which is to be made of the keys and looked up together with those
+        of other tables; then `place` pins them. Under the lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
         rows._name(stack, keys, model, pool, lock, device)
         rows.plan = stack.take_plan()
         stack.hold(rows)
-        return rows
-
-    @classmethod
-    def ahead(
-        cls,
-        stack: TableStack,
-        keys: Keys,
-        model: object,
-        pool: OutputPool,
-        lock: OwnedLock,
-        device: str,
-    ) -> "BatchRows":
-        """Rows whose look-up on a device is queued; `place` pins them. Under the lock."""
-        assert_held(lock)
-        rows = cls.__new__(cls)
-        rows._name(stack, keys, model, pool, lock, device)
-        try:
-            stack.look_up_ahead(rows._take_plan(keys))
-        except BaseException:
-            rows.release()
-            raise
         return rows
 
     def _name(
