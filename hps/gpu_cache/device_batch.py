@@ -6,7 +6,7 @@ csrc/gpu_cache that are given Tables. Tables of several optimizers are tried and
 for each kind of optimizer among them: one kernel for all would take the registers of the greediest.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from hps.gpu_cache.device_cache import DeviceCache
 
 _AnyOfTable = OfTable | BagsOfTable | KeysOfTable
+_Given = tuple[
+    "DeviceCache", DevicePlan, torch.Tensor | None, torch.Tensor | None, bool, Any
+]  # BagsOfTable, whose arrays are tensors but for gradients of occurrences
+_POOL_FIELDS = ("offsets", "weights", "out", "num_examples", "num_features", "is_mean")
 
 
 class DeviceBatch:
@@ -236,115 +240,87 @@ class DeviceBatch:
 
     def pool(self, tables: Sequence[BagsOfTable]) -> None:
         """See TableVerbs; offsets, weights and values are tensors on the device."""
-        asked = [self._pool_of(one) for one in tables]
-        asked = [one for one in asked if one["num_examples"]]
-        if not asked:
+        plans, items, rows = [], [], []
+        given = self._given(tables)
+        for cache, plan, offsets, weights, mean, out in given:
+            assert cache.is_current(plan) and plan.is_whole_batch, "pool of rows not in place"
+            assert offsets is not None, "a pool has bags"
+            examples, width = out.shape
+            features = width // cache.dim
+            cache.check_floats(out, (examples, features * cache.dim), "out [B, F * dim]")
+            _check_offsets(offsets)
+            if offsets.shape[0] != examples * features + 1:
+                raise ValueError("offsets [F * B + 1] are needed")
+            if examples * features == 0:
+                continue
+            plans.append(plan)
+            items.append(examples * features)
+            factors = 0 if weights is None else weights.data_ptr()
+            rows.append((offsets.data_ptr(), factors, out.data_ptr(), examples, features, mean))
+        if not plans:
             return
-        plans = [one.pop("plan") for one in asked]
-        items = [one["num_examples"] * one["num_features"] for one in asked]
-        fields = {name: [one[name] for one in asked] for name in asked[0]}
+        fields = dict(zip(_POOL_FIELDS, zip(*rows, strict=True), strict=True))
         with self._failures.order.verb(*_memory(tables)):
-            TableBlock(
-                self._device,
-                "Pool",
-                plans,
-                [items],
-                fields,
-            ).launch("Pool", 0)
-
-    def _pool_of(self, one: BagsOfTable) -> dict[str, Any]:
-        """A table's fields of PoolArgs, and its plan."""
-        cache, plan = _cache(one), _plan(one)
-        places, target = self.tensor(one.offsets), self.tensor(one.values)
-        assert cache.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
-        examples = target.shape[0]
-        features = target.shape[1] // cache.dim
-        cache.check_floats(target, (examples, features * cache.dim), "out [B, F * dim]")
-        if len(places) != examples * features + 1:
-            raise ValueError("offsets [F * B + 1] are needed")
-        if places.dtype != torch.int64 or not places.is_contiguous():
-            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
-        return {
-            "plan": plan,
-            "offsets": places.data_ptr(),
-            "weights": 0 if one.weights is None else self.tensor(one.weights).data_ptr(),
-            "out": target.data_ptr(),
-            "num_examples": examples if features else 0,
-            "num_features": features,
-            "is_mean": one.mean,
-        }
+            TableBlock(self._device, "Pool", plans, [items], fields).launch("Pool", 0)
 
     def sum_gradients(self, tables: Sequence[BagsOfTable]) -> None:
         """See TableVerbs; offsets and weights are tensors on the device, gradients may be arrays of
         the host."""
-        for one in tables:
-            self._check_gradients(one)
-        tables = [one for one in tables if _plan(one).num_occurrences]
-        if not tables:
+        given = self._given(tables)
+        for cache, plan, offsets, _, _, grads in given:
+            if offsets is None:
+                shape = (plan.num_occurrences, cache.dim)
+                cache.check_floats(grads, shape, "grads [L, dim]")
+            else:
+                _check_offsets(offsets)
+                shape = (offsets.shape[0] - 1, cache.dim)
+                cache.check_floats(grads, shape, "grads [F * B, dim]")
+        given = [one for one in given if one[1].num_occurrences]
+        if not given:
             return
-        with self._failures.order.verb(*_memory(tables), *self._on_device(tables)):
-            self._sum(tables)
+        own = [one for _, _, _, *rest in given for one in rest if isinstance(one, torch.Tensor)]
+        with self._failures.order.verb(*_memory(given), *own):
+            self._sum(given)
 
-    def _check_gradients(self, one: BagsOfTable) -> None:
-        cache, count = _cache(one), _plan(one).num_occurrences
-        if one.offsets is None:
-            return cache.check_floats(one.values, (count, cache.dim), "grads [L, dim]")
-        places = self.tensor(one.offsets)
-        if places.dtype != torch.int64 or not places.is_contiguous():
-            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
-        cache.check_floats(
-            self.tensor(one.values), (len(places) - 1, cache.dim), "grads [F * B, dim]"
-        )
+    def _given(self, tables: Sequence[BagsOfTable]) -> "list[_Given]":
+        """As they are given, of bags all tensors."""
+        given: list[_Given] = []
+        for cache, plan, offsets, weights, mean, values in cast("Sequence[_Given]", tables):
+            if offsets is None:
+                given.append((cache, plan, None, None, False, values))
+                continue
+            factors = None if weights is None else self.tensor(weights)
+            bags = self.tensor(offsets), factors, mean, self.tensor(values)
+            given.append((cache, plan, *bags))
+        return given
 
-    def _on_device(self, tables: Sequence[BagsOfTable]) -> Iterator[torch.Tensor]:
-        """Gradients and weights that lie there already."""
-        for one in tables:
-            values = self.tensor(one.values) if one.offsets is not None else one.values
-            if isinstance(values, torch.Tensor):
-                yield values
-            if one.weights is not None:
-                yield self.tensor(one.weights)
-
-    def _sum(self, tables: Sequence[BagsOfTable]) -> None:
-        device, plans = self._device, _plans(tables)
-        counts = [plan.num_occurrences for plan in plans]
+    def _sum(self, tables: "Sequence[_Given]") -> None:
+        device, plans = self._device, [plan for _, plan, *_ in tables]
         bounds = [plan.bound_of_unique for plan in plans]
         num_bags = [
-            count if one.offsets is None else len(self.tensor(one.offsets)) - 1
-            for count, one in zip(counts, tables, strict=True)
+            plan.num_occurrences if offsets is None else offsets.shape[0] - 1
+            for _, plan, offsets, *_ in tables
         ]
         sizes = [
-            TableSizes(count, bound, _cache(one).dim, bags if one.mean else 0)
-            for one, count, bound, bags in zip(tables, counts, bounds, num_bags, strict=True)
+            TableSizes(one[1].num_occurrences, bound, one[0].dim, bags if one[4] else 0)
+            for one, bound, bags in zip(tables, bounds, num_bags, strict=True)
         ]
         runs = [one.most_hot_runs for one in sizes]
         arena = self._take_sums(plans, sizes)
-        gradients = [
-            _cache(one).input(one.values if one.offsets is None else self.tensor(one.values))
-            for one in tables
-        ]
-        fields, num_places = _sum_fields(arena, sizes, [one.offsets is not None for one in tables])
+        gradients = [cache.input(values) for cache, *_, values in tables]
+        places_of = [offsets for _, _, offsets, *_ in tables]
+        fields, num_places = _sum_fields(arena, sizes, [one is not None for one in places_of])
         num_runs = [bound + own for bound, own in zip(bounds, runs, strict=True)]
-        block = TableBlock(
-            device,
-            "SumRun",
-            plans,
-            [num_bags, bounds, num_runs, runs],
-            {
-                "offsets": [
-                    0 if one.offsets is None else self._address(one.offsets) for one in tables
-                ],
-                "gradients": [one.data_ptr() for one in gradients],
-                "weights": [
-                    0 if one.weights is None else self._address(one.weights) for one in tables
-                ],
-                "num_bags": num_bags,
-                "bound": bounds,
-                "most_hot_runs": runs,
-                **fields,
-            },
-        )
-        total = sum(counts)
+        fields |= {
+            "offsets": [0 if one is None else one.data_ptr() for one in places_of],
+            "gradients": [one.data_ptr() for one in gradients],
+            "weights": [0 if one[3] is None else one[3].data_ptr() for one in tables],
+            "num_bags": num_bags,
+            "bound": bounds,
+            "most_hot_runs": runs,
+        }
+        block = TableBlock(device, "SumRun", plans, [num_bags, bounds, num_runs, runs], fields)
+        total = sum(one.length for one in sizes)
         places, in_order = arena.tensor("places", total), arena.tensor("sorted_places", total)
         block.launch("SpreadBag", 0)
         device.sort(places, in_order, arena.tensor("positions", total))
@@ -430,9 +406,6 @@ class DeviceBatch:
         assert isinstance(values, torch.Tensor), "bags are those of tensors on the device"
         return values
 
-    def _address(self, values: AnyArray) -> int:
-        return self.tensor(values).data_ptr()
-
 
 def _sum_fields(
     arena: SumsArena, sizes: Sequence[TableSizes], have_bags: Sequence[bool]
@@ -479,9 +452,12 @@ def _by_kernel(
 
 
 def _with_keys(tables: Sequence[OfTable]) -> list[OfTable]:
-    for one in tables:
-        assert _cache(one).is_current(_plan(one)), "an update of rows that may have moved"
-    return [one for one in tables if _plan(one).num_occurrences]
+    found = []
+    for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
+        assert cache.is_current(plan), "an update of rows that may have moved"
+        if plan.num_occurrences:
+            found.append(one)
+    return found
 
 
 def _sums(plan: DevicePlan) -> Sums:
@@ -489,23 +465,19 @@ def _sums(plan: DevicePlan) -> Sums:
     return plan.sums
 
 
-def _memory(tables: "Sequence[_AnyOfTable]") -> Iterator[Memory]:
-    for one in tables:
-        yield _cache(one).piece
-        yield from _plan(one).pieces()
+def _check_offsets(offsets: torch.Tensor) -> None:
+    if offsets.dtype != torch.int64 or not offsets.is_contiguous():
+        raise ValueError("offsets must be int64 [F * B + 1] in one piece")
 
 
-def _cache(one: "_AnyOfTable") -> "DeviceCache":
-    return cast("DeviceCache", one.cache)
-
-
-def _plan(one: "_AnyOfTable") -> DevicePlan:
-    return cast("DevicePlan", one.plan)
+def _memory(tables: "Sequence[Any]") -> list[Memory]:
+    """Of the tables and of their batches."""
+    return [piece for one in tables for piece in (one[0].piece, *one[1].pieces())]
 
 
 def _caches(tables: "Sequence[_AnyOfTable]") -> "list[DeviceCache]":
-    return [cast("DeviceCache", one.cache) for one in tables]
+    return cast("list[DeviceCache]", [one[0] for one in tables])
 
 
 def _plans(tables: "Sequence[_AnyOfTable]") -> list[DevicePlan]:
-    return [cast("DevicePlan", one.plan) for one in tables]
+    return cast("list[DevicePlan]", [one[1] for one in tables])

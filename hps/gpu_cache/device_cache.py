@@ -483,11 +483,11 @@ class DeviceCache(DeviceRows):
     @staticmethod
     def check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
         """ValueError unless they are of that shape."""
-        if isinstance(values, torch.Tensor):
-            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
-        else:
+        if isinstance(values, np.ndarray):
             is_float, in_one = values.dtype == np.float32, values.flags.c_contiguous
-        if not is_float or not in_one or tuple(values.shape) != shape:
+        else:
+            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
+        if not is_float or not in_one or values.shape != shape:
             raise ValueError(
                 f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "
                 f"{tuple(values.shape)}"
