@@ -11,7 +11,7 @@ apply, assign, create, release and cancel work on it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from hps import _C
 from hps.common.arrays import Offsets
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats, Images, Keys, Labels
-
-if TYPE_CHECKING:
-    from hps.contracts.table_verbs import TableVerbs
 
 # What contains() answers.
 ABSENT = 0
@@ -299,11 +296,6 @@ class PinCountingCache(Protocol[Plan_contra]):
 class QueuedCache(Protocol[Plan_contra]):
     """A cache on a device: what it answers is queued at once, and waited for without the server's
     lock, under which others queue their verbs meanwhile."""
-
-    @property
-    def together(self) -> "TableVerbs | None":
-        """The verbs of a step over this cache and others of its device; None if each is to be asked
-        alone."""
 
     def is_looked_up(self, plan: Plan_contra) -> bool:
         """True if the last thing done with the whole plan was to look it up, and no slot has moved

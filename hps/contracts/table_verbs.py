@@ -5,7 +5,7 @@ namesake of hps/contracts/row_cache.py does with one cache; that is the case of 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,3 +96,12 @@ class TableVerbs(Protocol):
     def abandon(self, tables: Sequence[OfTable]) -> None:
         """Takes back what each plan holds, however far it came. Waits for a reserve that is
         queued."""
+
+
+@runtime_checkable
+class CacheBesideOthers(Protocol):
+    """A cache on a device, which may be asked together with others there."""
+
+    @property
+    def together(self) -> TableVerbs | None:
+        """The verbs over this cache and others of its device; None if it is to be asked alone."""

@@ -119,7 +119,7 @@ def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     device.copy(target.view(-1).view(torch.uint8), pinned)
 
 
-class Arena(Memory):
+class Arena:
     """Named arrays one after the other in one piece of memory.
 
     Args:
@@ -133,7 +133,12 @@ class Arena(Memory):
         for name, (dtype, count) in arrays.items():
             self._offsets[name] = (end, dtype, count)
             end += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        super().__init__(device.empty(max(end, _ALIGNMENT)))
+        self.piece = Memory(device.empty(max(end, _ALIGNMENT)))
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """All of it."""
+        return self.piece.memory
 
     def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
         """True if every array has as many elements as that, at least."""

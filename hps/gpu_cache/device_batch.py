@@ -8,7 +8,7 @@ for each kind of optimizer among them: one kernel for all would take the registe
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -23,12 +23,48 @@ from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, 
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.table_block import TableBlock
 
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_cache import DeviceCache
+
+class BatchedCache(Protocol):
+    """What the verbs over several tables ask of the cache of each."""
+
+    piece: Memory
+    heads: dict[str, bytes]
+    dim: int
+    epoch: int
+    num_swept: int  # buckets a tick of its clock
+    number: int  # by which its failure is known
+    trial: str  # the kernel that tries its optimizer
+    update: str  # the one that applies it
+
+    @property
+    def has_pins(self) -> bool:
+        """True if no row can have all the pins that it may."""
+
+    def is_current(self, plan: DevicePlan) -> bool:
+        """See RowCache."""
+
+    def is_looked_up(self, plan: DevicePlan) -> bool:
+        """See QueuedCache."""
+
+    def note_held(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins its window, or may."""
+
+    def let_go(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins nothing."""
+
+    def safe_bits(self, lr: float) -> int:
+        """Gradients up to that magnitude need no trial."""
+
+    def input(self, values: AnyArray) -> torch.Tensor:
+        """Values of the device, or of the host, which are copied there."""
+
+    def check_floats(self, values: AnyArray, shape: tuple[int, ...], what: str) -> None:
+        """ValueError unless they are of that shape."""
+
 
 _AnyOfTable = OfTable | BagsOfTable | KeysOfTable
 _Given = tuple[
-    "DeviceCache", DevicePlan, torch.Tensor | None, torch.Tensor | None, bool, Any
+    BatchedCache, DevicePlan, torch.Tensor | None, torch.Tensor | None, bool, Any
 ]  # BagsOfTable, whose arrays are tensors but for gradients of occurrences
 _POOL_FIELDS = ("offsets", "weights", "out", "num_examples", "num_features", "is_mean")
 
@@ -55,7 +91,7 @@ class DeviceBatch:
         starts = starts_of(lengths)
         if starts[-1] == 0:
             return [lambda: np.empty(0, np.uint8)] * len(tables)
-        caches = [cast("DeviceCache", cache) for cache, _ in tables]
+        caches = [cast("BatchedCache", cache) for cache, _ in tables]
         with self._failures.order.verb(*[cache.piece for cache in caches]):
             given = self._keys_on_device([keys for _, keys in tables])
             presence = device.empty(starts[-1])
@@ -475,8 +511,8 @@ def _memory(tables: "Sequence[Any]") -> list[Memory]:
     return [piece for one in tables for piece in (one[0].piece, *one[1].pieces())]
 
 
-def _caches(tables: "Sequence[_AnyOfTable]") -> "list[DeviceCache]":
-    return cast("list[DeviceCache]", [one[0] for one in tables])
+def _caches(tables: "Sequence[_AnyOfTable]") -> list[BatchedCache]:
+    return cast("list[BatchedCache]", [one[0] for one in tables])
 
 
 def _plans(tables: "Sequence[_AnyOfTable]") -> list[DevicePlan]:

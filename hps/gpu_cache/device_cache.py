@@ -69,7 +69,7 @@ class DeviceCache(DeviceRows):
 
     @property
     def together(self) -> TableVerbs | None:
-        """See QueuedCache."""
+        """See CacheBesideOthers."""
         return self._batch
 
     def contains(self, keys: AnyArray) -> NDArray[np.uint8]:

@@ -136,7 +136,8 @@ class DevicePlan:
 
     def pieces(self) -> tuple[Memory, ...]:
         """The plan's memory."""
-        return (self.arena,) if self.sums is None else (self.arena, self.sums.arena)
+        own = self.arena.piece
+        return (own,) if self.sums is None else (own, self.sums.arena.piece)
 
     def verb(self, *memory: Memory | torch.Tensor) -> AbstractContextManager[None]:
         """A context in which work on the plan's memory, and on `memory`, is queued."""

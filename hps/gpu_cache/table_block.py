@@ -5,7 +5,9 @@ Above it: device_batch.py. Below it: device.py; csrc/gpu_cache/tables.h, which f
 item. All of it goes to the device in one copy.
 """
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +15,11 @@ import torch
 
 from hps.common.arrays import HostArray
 from hps.gpu_cache.device import Device
+
+_HEADS = ("cache", "batch")
+_OF_BATCH = "batch."
+_POINTER = struct.Struct("<Q")
+_TABLES = struct.Struct("<QQq")  # Tables, of csrc/gpu_cache/tables.h
 
 
 class HasHeads(Protocol):
@@ -46,33 +53,52 @@ class TableBlock:
     ) -> None:
         self._device = device
         self._num_tables = len(owners)
-        dtype = device.args.dtype(device.args.table_struct_of(kernel))
-        ends = np.cumsum(np.asarray(items, np.int64), axis=1)
-        self._counts: list[int] = ends[:, -1].tolist()
-        num_bytes = ends.nbytes + len(owners) * dtype.itemsize
-        pinned = device.empty_pinned(num_bytes)
-        words = pinned.numpy()
-        words[: ends.nbytes].view(np.int64)[:] = ends.reshape(-1)
-        structs = words[ends.nbytes :].view(dtype)
-        for head in ("cache", "batch"):
-            if head in (dtype.names or ()):
-                own = b"".join([owner.heads[head] for owner in owners])
-                structs[head] = np.frombuffer(own, dtype[head])
-        for name, values in fields.items():
-            of_batch = name.removeprefix("batch.")
-            (structs if of_batch == name else structs["batch"])[of_batch] = values
-        self._ends_bytes = ends.nbytes
-        self._memory: torch.Tensor = device.empty(num_bytes)
+        args = device.args
+        struct_name = args.table_struct_of(kernel)
+        packer = args.packer(struct_name)
+        ends = [end for numbers in items for end in accumulate(numbers)]
+        self._counts = ends[len(owners) - 1 :: len(owners)]
+        self._ends_bytes = 8 * len(ends)
+        words = bytearray(self._ends_bytes + len(owners) * packer.size)
+        struct.pack_into(f"<{len(ends)}q", words, 0, *ends)
+        places = range(self._ends_bytes, len(words), packer.size)
+        columns = [
+            [owner.heads[name] for owner in owners] if name in _HEADS else _column(fields[name])
+            for name in packer.names
+        ]
+        for at, values in zip(places, zip(*columns, strict=False), strict=True):
+            packer.pack_into(words, at, values)
+        for name, numbers in fields.items():
+            if name.startswith(_OF_BATCH):
+                offset = _offset_of(args.dtype(struct_name), name)
+                for at, number in zip(places, _column(numbers), strict=False):
+                    _POINTER.pack_into(words, at + offset, number)
+        pinned = device.empty_pinned(len(words))
+        pinned.numpy()[:] = np.frombuffer(words, np.uint8)
+        self._memory: torch.Tensor = device.empty(len(words))
         device.copy(self._memory, pinned)
 
     def tables(self, launch: int) -> HostArray:
         """Tables, as a kernel is given them: an array of one."""
-        tables = np.empty(1, self._device.args.dtype("Tables"))
         base = self._memory.data_ptr()
         ends = base + 8 * self._num_tables * launch
-        tables[0] = (base + self._ends_bytes, ends, self._num_tables)
-        return tables
+        words = bytearray(_TABLES.pack(base + self._ends_bytes, ends, self._num_tables))
+        return np.frombuffer(words, self._device.args.dtype("Tables"))
 
     def launch(self, kernel: str, number: int) -> None:
         """A kernel over all items of a launch, by its number."""
         self._device.launch(kernel, self.tables(number), self._counts[number])
+
+
+def _column(values: Sequence[float] | float) -> Iterable[float]:
+    """One a table."""
+    return values if isinstance(values, Sequence) else repeat(values)
+
+
+def _offset_of(dtype: np.dtype[np.void], name: str) -> int:
+    """Of a field of a struct's batch, "batch.name"."""
+    fields = dtype.fields
+    assert fields is not None
+    batch, start = fields["batch"][:2]
+    assert batch.fields is not None
+    return int(start) + int(batch.fields[name.removeprefix(_OF_BATCH)][1])

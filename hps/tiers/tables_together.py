@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, cast
 from hps.common.arrays import AnyArray, PoolArguments
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys
-from hps.contracts.row_cache import QueuedCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, TableVerbs
+from hps.contracts.table_verbs import (
+    BagsOfTable,
+    CacheBesideOthers,
+    KeysOfTable,
+    OfTable,
+    TableVerbs,
+)
 from hps.tiers.batch_rows import BatchRows
 from hps.tiers.top_tier import TableStack
 
@@ -45,7 +50,7 @@ class TablesTogether:
     ) -> "TablesTogether | None":
         """Of a server's tables, or None if each of them is to be asked by itself."""
         caches = [stack.cache for stack in stacks]
-        found = [one.together if isinstance(one, QueuedCache) else None for one in caches]
+        found = [one.together if isinstance(one, CacheBesideOthers) else None for one in caches]
         if not found or found[0] is None or any(verbs is None for verbs in found):
             return None
         return cls(found[0], lock, device)
