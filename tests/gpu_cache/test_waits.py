@@ -226,3 +226,14 @@ def test_the_256th_pin_of_a_row_is_refused_although_nothing_is_missing(full: Ful
     seen.clear()
     held = [full.pin(key) for _ in range(255)]
     assert not seen, "plans that pin nothing are still counted"
+
+
+def test_pins_that_come_with_a_look_up_of_all_tables_count_towards_the_255(full: Full) -> None:
+    name, queued, key = full.stack.name, full.server.queued, full.known[-1:]
+    held = [queued.pinning({name: key})(name, key) for _ in range(255)]
+    assert full.stack.cache.pins == 255
+    pin = queued.pinning({name: key})
+    with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
+        pin(name, key)
+    queued.release(held)
+    assert full.stack.cache.pins == 0
