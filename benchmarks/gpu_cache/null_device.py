@@ -24,9 +24,12 @@ from benchmarks.gpu_cache.options import LR
 from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
+from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import DIRTY, AnyRowCache
+from hps.contracts.table_verbs import KeysOfTable
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.failures import Failures
@@ -53,6 +56,21 @@ class ResidentPlan(DevicePlan):
         return True
 
 
+class ResidentBatch(DeviceBatch):
+    """A DeviceBatch that takes arrays of the host for tensors of its device."""
+
+    def tensor(self, values: Any) -> Any:
+        return super().tensor(_tensor(values))
+
+    def make_plans(self, tables: Any) -> None:
+        given = []
+        for cache, plan, keys in tables:
+            assert isinstance(plan, ResidentPlan)
+            plan.given = keys
+            given.append(KeysOfTable(cache, plan, _tensor(keys.view(np.int64))))
+        super().make_plans(given)
+
+
 class ResidentCache(DeviceCache):
     """A DeviceCache whose batches come as tensors on its device, as a Pipeline's do.
 
@@ -62,18 +80,9 @@ class ResidentCache(DeviceCache):
     def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
         if plan is None:
             plan = ResidentPlan(self._device, self._order, self._args)
-        assert isinstance(plan, ResidentPlan)
-        plan.given = keys
-        return super().make_plan(_tensor(keys.view(np.int64)), plan)
+        return super().make_plan(keys, plan)
 
-    def pool(self, plan: Any, offsets: Any, weights: Any, mean: bool, out: Any) -> None:
-        super().pool(plan, _tensor(offsets), _tensor(weights), mean, _tensor(out))
-
-    def sum_bag_gradients(
-        self, plan: Any, offsets: Any, weights: Any, mean: bool, grads: Any, labels: Any = None
-    ) -> int:
-        bags = _tensor(offsets), _tensor(weights)
-        return super().sum_bag_gradients(plan, *bags, mean, _tensor(grads), labels)
+    _batch_type = ResidentBatch
 
 
 def _tensor(values: Any) -> Any:
@@ -85,9 +94,10 @@ class NullDevice:
 
     Args:
         num_unique: keys of every batch, all of which are here.
+        num_tables: that are asked together.
     """
 
-    def __init__(self, num_unique: int) -> None:
+    def __init__(self, num_unique: int, num_tables: int) -> None:
         self.torch_device = torch.device("cpu")
         self.args = KernelArgs()
         self.num_launches = 0
@@ -95,8 +105,12 @@ class NullDevice:
         numbers["num_unique"] = numbers["window_size"] = num_unique
         presence = np.full(num_unique, DIRTY, np.uint8)
         # By their bytes: what copies to the host bring, if anything.
-        self._answers = {len(one): one for one in (_bytes(numbers), presence)}
-        assert len(self._answers) == 2, "two answers of one size"
+        self._answers = {
+            tables * len(one): np.tile(one, tables)
+            for one in (_bytes(numbers), presence)
+            for tables in (1, num_tables)
+        }
+        assert len(self._answers) == (2 if num_tables == 1 else 4), "two answers of one size"
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         """See Device."""
@@ -191,8 +205,12 @@ class NullSteps:
 
     def pool(self) -> None:
         """The forward."""
-        for rows in self._rows.values():
-            rows.pool(self._pooling, self._out)
+        self._server.pull_tables(
+            [
+                PooledRead(name, self._keys, self._pooling, self._out, rows)
+                for name, rows in self._rows.items()
+            ]
+        )
 
     def apply(self) -> None:
         """The step; gradients are of bags."""
@@ -205,8 +223,7 @@ class NullSteps:
 
     def release(self) -> None:
         """Its end."""
-        for rows in self._rows.values():
-            rows.release()
+        self._server.queued.release(list(self._rows.values()))
 
     def microseconds(self) -> dict[str, float]:
         """Of a phase the median over some steps."""
@@ -223,7 +240,7 @@ class NullSteps:
 def measure(num_tables: int, repetitions: int) -> tuple[dict[str, Samples], int]:
     """Microseconds by phase, of all and of the training thread; launches a step."""
     keys = np.arange(EXAMPLES * KEYS_A_BAG, dtype=np.uint64) // 2
-    device = NullDevice(len(np.unique(keys)))
+    device = NullDevice(len(np.unique(keys)), num_tables)
     failures = Failures(device)
     names = [f"table{i}" for i in range(num_tables)]
     optimizer = hps.RowWiseAdagrad(lr=LR)

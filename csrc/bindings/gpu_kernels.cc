@@ -132,33 +132,45 @@ HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim
 HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, places, first_ranks,
              inverse, unique_keys, slots, pinned, missing_ranks, missing, missing_keys,
              reservations, emptier, first_lists, other_lists, victim_ranks);
-HPS_DESCRIBE(DeduplicateArgs, batch);
-HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound);
+HPS_DESCRIBE(DeduplicateArgs, batch, keys, given, rank_before);
+HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, rank_before, told);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, grouping, round);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
 HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(SumArgs, cache, batch, gradients, bags, weights, positions, sorted_ids, starts,
-             hot_ranks, run_sums, run_ids, sums, bound, most_hot_runs);
+HPS_DESCRIBE(SumArgs, cache, batch, offsets, gradients, divided, weights, bags, places, positions,
+             starts, hot_ranks, run_sums, run_ids, sums, first_place, first_position, num_bags,
+             bound, most_hot_runs);
+HPS_DESCRIBE(FindStartArgs, sorted_places, starts, count);
+HPS_DESCRIBE(Tables, args, ends, num_tables);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
-HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr);
-HPS_DESCRIBE(NoteFailureArgs, batch, failure, cache);
+HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr, number);
+HPS_DESCRIBE(NoteFailureArgs, tables, failure);
 HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, statistics, last, bound, lr);
 HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);
 HPS_DESCRIBE(KeysArgs, cache, keys, presence, slots, first_pinned);
 HPS_DESCRIBE(ScanArgs, cache, first, count, most, dirty_only, ranks, rows, result);
 
-// ({struct: (size, fields)}, {kernel: (its argument's struct, lanes an item)})
-std::pair<Structs, std::map<std::string, std::pair<std::string, int>>> DescribeKernels() {
+using Kernels = std::map<std::string, std::tuple<std::string, int, std::string>>;
+
+// ({struct: (size, fields)}, {kernel: (its argument's struct, lanes an item, the struct of each of
+// its Tables or nothing)})
+std::pair<Structs, Kernels> DescribeKernels() {
   Structs structs;
-  std::map<std::string, std::pair<std::string, int>> kernels;
+  Kernels kernels;
 #define HPS_ADD_KERNEL(Name, Body, Args, kLanes) \
-  kernels.emplace(#Name, std::make_pair(Description<Args>::AddTo(&structs), kLanes));
+  kernels.emplace(#Name, Kernels::mapped_type(Description<Args>::AddTo(&structs), kLanes, ""));
+#define HPS_ADD_TABLES_KERNEL(Name, Body, Args, kLanes)                                     \
+  kernels.emplace(#Name, Kernels::mapped_type(Description<Tables>::AddTo(&structs), kLanes, \
+                                              Description<Args>::AddTo(&structs)));
   HPS_GPU_KERNELS(HPS_ADD_KERNEL)
+  HPS_TABLES_KERNELS(HPS_ADD_TABLES_KERNEL)
 #undef HPS_ADD_KERNEL
+#undef HPS_ADD_TABLES_KERNEL
+  std::get<2>(kernels.at("NoteFailure")) = Description<TryArgs>::AddTo(&structs);
   Description<BatchNumbers>::AddTo(&structs);
   Description<CacheClock>::AddTo(&structs);
   Description<Failure>::AddTo(&structs);
@@ -176,6 +188,17 @@ void RunItems(const nb::bytes& bytes, int64_t count, Body body) {
   for (int64_t i = 0; i < count; ++i) body(args, i);
 }
 
+template <class Args, class Body>
+void RunTables(const nb::bytes& bytes, int64_t count, Body body) {
+  if (bytes.size() != sizeof(Tables)) throw nb::value_error("args of another size");
+  Tables tables;
+  std::memcpy(&tables, bytes.c_str(), sizeof(Tables));
+  if (tables.ends[tables.num_tables - 1] != count) throw nb::value_error("another count of items");
+  nb::gil_scoped_release unlocked;
+  const DefaultFloatMode mode;
+  ForItems<Args>(tables, 0, count, 1, body);
+}
+
 // Runs a kernel over items [0, count) of host memory, one after the other.
 void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count) {
 #define HPS_RUN_KERNEL(Name, Body, Args, kLanes)                                            \
@@ -183,8 +206,15 @@ void RunKernel(const std::string& kernel, const nb::bytes& bytes, int64_t count)
     return RunItems<Args>(bytes, count,                                                     \
                           [](const Args& args, int64_t i) { Body(HostGroup{}, args, i); }); \
   }
+#define HPS_RUN_TABLES_KERNEL(Name, Body, Args, kLanes)                                      \
+  if (kernel == #Name) {                                                                     \
+    return RunTables<Args>(bytes, count,                                                     \
+                           [](const Args& args, int64_t i) { Body(HostGroup{}, args, i); }); \
+  }
   HPS_GPU_KERNELS(HPS_RUN_KERNEL)
+  HPS_TABLES_KERNELS(HPS_RUN_TABLES_KERNEL)
 #undef HPS_RUN_KERNEL
+#undef HPS_RUN_TABLES_KERNEL
   throw nb::value_error(("no kernel '" + kernel + "'").c_str());
 }
 

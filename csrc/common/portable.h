@@ -24,6 +24,13 @@ using uint64_t = unsigned long long;
 #define HPS_HD inline
 #endif
 
+// Before a loop that a device's compiler is not to unroll.
+#if defined(__CUDACC__)
+#define HPS_NOT_UNROLLED _Pragma("unroll 1")
+#else
+#define HPS_NOT_UNROLLED
+#endif
+
 // Members of types that all builds share must vanish into their callers: a copy left standing in
 // one build could be linked into another.
 #define HPS_HD_MEMBER HPS_HD __attribute__((always_inline))

@@ -268,7 +268,7 @@ int64_t GpuCacheOver<Launcher>::FindOverflow(GpuPlan* plan, float lr) {
   HPS_CHECK(IsCurrent(*plan));
   plan->SetCulprit(kNoCulprit);
   const uint32_t safe = SafeGradientBits(args_.kind, args_.numbers, args_.initializer, lr);
-  const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr};
+  const TryArgs args = {args_, plan->batch(), plan->sums(), safe, plan->window_size(), lr, 0};
   const auto attempt = [&]<OptimizerKind kKind>() {
     ForRows([&](auto wrap) {
       launcher.rows(args_.dim, args.bound,

@@ -12,9 +12,23 @@ namespace hps {
 
 struct DeduplicateArgs {
   BatchArgs batch;
+  uint64_t* keys = nullptr;         // [L] the batch's
+  const uint64_t* given = nullptr;  // [L] that become the batch's keys; null: they are in place
+  // The rank of the last occurrence of the tables before, with which first_ranks are summed up
+  // together; null: there is none.
+  const int32_t* rank_before = nullptr;
 };
 
 inline namespace HPS_BUILD {
+
+// i: an entry of the id table, of which there are more than occurrences.
+template <class Group>
+HPS_HD void BeginPlanOne(Group, const DeduplicateArgs& args, int64_t i) {
+  const BatchArgs& batch = args.batch;
+  batch.id_table[i] = kNoPosition;
+  if (args.given != nullptr && i < batch.num_occurrences) args.keys[i] = args.given[i];
+  if (i == 0) *batch.numbers = {};
+}
 
 // i: an occurrence. Needs the id table empty.
 template <class Group>
@@ -50,10 +64,11 @@ template <class Group>
 HPS_HD void NumberKeyOne(Group, const DeduplicateArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
   const uint32_t first = batch.id_table[batch.places[i]];
-  const auto id = static_cast<uint32_t>(batch.first_ranks[first] - 1);
+  const int32_t before = args.rank_before == nullptr ? 0 : *args.rank_before;
+  const auto id = static_cast<uint32_t>(batch.first_ranks[first] - before - 1);
   batch.inverse[i] = id;
   if (first == static_cast<uint32_t>(i)) batch.unique_keys[id] = batch.keys[i];
-  if (i == batch.num_occurrences - 1) batch.numbers->num_unique = batch.first_ranks[i];
+  if (i == batch.num_occurrences - 1) batch.numbers->num_unique = batch.first_ranks[i] - before;
 }
 
 }  // namespace HPS_BUILD

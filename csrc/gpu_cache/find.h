@@ -13,6 +13,10 @@ struct FindArgs {
   int64_t first;  // of the window to be
   int64_t count;  // of the window to be; negative: to the last key
   int64_t bound;  // work items, at least the window's keys; missing_ranks are written up to it
+  // The last rank of the tables before, with which missing_ranks are summed up together; null:
+  // there is none.
+  const int32_t* rank_before = nullptr;
+  BatchNumbers* told = nullptr;  // where Tick leaves the numbers for the host; null: nowhere
 };
 
 inline namespace HPS_BUILD {
@@ -52,9 +56,10 @@ HPS_HD void FindSlotOne(Group group, const FindArgs& args, int64_t i) {
 template <class Group>
 HPS_HD void ListMissingOne(Group, const FindArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
-  const int32_t rank = batch.missing_ranks[i];
+  const int32_t before = args.rank_before == nullptr ? 0 : *args.rank_before;
+  const int32_t rank = batch.missing_ranks[i] - before;
   if (i == args.bound - 1) batch.numbers->num_missing = rank;
-  if (rank == (i == 0 ? 0 : batch.missing_ranks[i - 1])) return;
+  if (rank == (i == 0 ? 0 : batch.missing_ranks[i - 1] - before)) return;
   const int64_t id = WindowId(batch, i);
   batch.missing[rank - 1] = static_cast<uint32_t>(id);
   batch.missing_keys[rank - 1] = batch.unique_keys[id];
@@ -102,6 +107,7 @@ HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {
   AdvanceClock(args.cache, num_rows, numbers.window_size);
   const int64_t num_taken = num_rows + CountOf(args.cache, kCountPending);
   numbers.is_full = num_taken == args.cache.table.shape.num_slots();
+  if (args.told != nullptr) *args.told = numbers;
 }
 
 // i: below ceil(num_buckets / kTicksPerTurn). One bucket of the rolling sweep, if it is due.

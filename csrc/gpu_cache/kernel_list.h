@@ -1,5 +1,6 @@
-// HPS_GPU_KERNELS: every kernel by name, its body, the struct it is given, and how many lanes of a
-// warp work on one of its items.
+// HPS_GPU_KERNELS, HPS_TABLES_KERNELS: every kernel by name, its body, the struct it is given, and
+// how many lanes of a warp work on one of its items. Those of the second list work on the items of
+// several tables in one launch: they are given Tables, and a struct of each table by that.
 //
 // Above it: kernels.cu, which makes the device's kernels of the list, and
 // csrc/bindings/gpu_kernels.cc, which tells Python about them. Below it: kernels.h. One lane an
@@ -13,6 +14,33 @@
 
 // clang-format off
 #define HPS_GPU_KERNELS(X)                                                       \
+  X(Want, WantOne, FindArgs, 4)                                                  \
+  X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
+  X(StartList, StartListOne, ReserveArgs, 1)                                     \
+  X(PutIntoList, PutIntoListOne, ReserveArgs, 1)                                 \
+  X(PlaceBucket, PlaceBucketOne, ReserveArgs, 16)                                \
+  X(UndoReserve, UndoReserveOne, ReserveArgs, 1)                                 \
+  X(NoteVictim, NoteVictimOne, ReserveArgs, 1)                                   \
+  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
+  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
+  X(FillRow, FillRowOne, FillArgs, 4)                                            \
+  X(Gather, GatherOne, GatherArgs, 4)                                            \
+  X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
+  X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
+  X(InitialWeights, InitialWeightsOne, InitialWeightsArgs, 4)                    \
+  X(FindStart, FindStartOne, FindStartArgs, 1)                                    \
+  X(NoteFailure, NoteFailureOne, NoteFailureArgs, 16)                            \
+  X(FindLast, FindLastOne, AssignArgs, 1)                                        \
+  X(Assign, AssignOne, AssignArgs, 4)                                            \
+  X(Create, CreateOne, CreateArgs, 4)                                            \
+  X(FindErased, FindErasedOne, KeysArgs, 4)                                      \
+  X(Erase, EraseOne, KeysArgs, 1)                                                \
+  X(FlagScanned, FlagScannedOne, ScanArgs, 1)                                    \
+  X(CopyScanned, CopyScannedOne, ScanArgs, 8)                                    \
+  X(MarkClean, MarkCleanOne, ScanArgs, 1)
+
+#define HPS_TABLES_KERNELS(X)                                                    \
+  X(BeginPlan, BeginPlanOne, DeduplicateArgs, 1)                                 \
   X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
   X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
   X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
@@ -21,26 +49,13 @@
   X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
   X(Tick, TickOne, FindArgs, 1)                                                  \
   X(Sweep, SweepOne, FindArgs, 16)                                               \
-  X(Want, WantOne, FindArgs, 4)                                                  \
   X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
   X(Pin, PinOne, ReserveArgs, 1)                                                 \
-  X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
-  X(StartList, StartListOne, ReserveArgs, 1)                                     \
-  X(PutIntoList, PutIntoListOne, ReserveArgs, 1)                                 \
-  X(PlaceBucket, PlaceBucketOne, ReserveArgs, 16)                                \
   X(SettleReserve, SettleReserveOne, ReserveArgs, 1)                             \
-  X(UndoReserve, UndoReserveOne, ReserveArgs, 1)                                 \
-  X(NoteVictim, NoteVictimOne, ReserveArgs, 1)                                   \
-  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
-  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
+  X(Contains, ContainsOne, KeysArgs, 4)                                          \
   X(Release, ReleaseOne, ReserveArgs, 1)                                         \
-  X(FillRow, FillRowOne, FillArgs, 4)                                            \
-  X(Gather, GatherOne, GatherArgs, 4)                                            \
   X(Pool, PoolOne, PoolArgs, 8)                                                  \
-  X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
-  X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
-  X(InitialWeights, InitialWeightsOne, InitialWeightsArgs, 4)                    \
-  X(FindStart, FindStartOne, SumArgs, 1)                                         \
+  X(SpreadBag, SpreadBagOne, SumArgs, 4)                                         \
   X(CountRuns, CountRunsOne, SumArgs, 1)                                         \
   X(SumRun, SumRunOne, SumArgs, 8)                                               \
   X(SumBlock, SumBlockOne, SumArgs, 8)                                           \
@@ -50,19 +65,9 @@
   X(TryRowWiseAdagrad, TryOne<OptimizerKind::kRowWiseAdagrad>, TryArgs, 4)       \
   X(TryAdam, TryOne<OptimizerKind::kAdam>, TryArgs, 4)                           \
   X(TryFtrl, TryOne<OptimizerKind::kFtrl>, TryArgs, 4)                           \
-  X(NoteFailure, NoteFailureOne, NoteFailureArgs, 1)                             \
   X(ApplySgd, ApplyOne<OptimizerKind::kSgd>, ApplyArgs, 4)                       \
   X(ApplyAdagrad, ApplyOne<OptimizerKind::kAdagrad>, ApplyArgs, 4)               \
   X(ApplyRowWiseAdagrad, ApplyOne<OptimizerKind::kRowWiseAdagrad>, ApplyArgs, 4) \
   X(ApplyAdam, ApplyOne<OptimizerKind::kAdam>, ApplyArgs, 4)                     \
-  X(ApplyFtrl, ApplyOne<OptimizerKind::kFtrl>, ApplyArgs, 4)                     \
-  X(FindLast, FindLastOne, AssignArgs, 1)                                        \
-  X(Assign, AssignOne, AssignArgs, 4)                                            \
-  X(Create, CreateOne, CreateArgs, 4)                                            \
-  X(Contains, ContainsOne, KeysArgs, 4)                                          \
-  X(FindErased, FindErasedOne, KeysArgs, 4)                                      \
-  X(Erase, EraseOne, KeysArgs, 1)                                                \
-  X(FlagScanned, FlagScannedOne, ScanArgs, 1)                                    \
-  X(CopyScanned, CopyScannedOne, ScanArgs, 8)                                    \
-  X(MarkClean, MarkCleanOne, ScanArgs, 1)
+  X(ApplyFtrl, ApplyOne<OptimizerKind::kFtrl>, ApplyArgs, 4)
 // clang-format on

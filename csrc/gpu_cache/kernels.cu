@@ -19,6 +19,17 @@ namespace hps {
     for (; i < count; i += stride) Body(group, args, i);                                \
   }
 
+#define HPS_DEVICE_TABLES_KERNEL(Name, Body, Args, kLanes)                                    \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                        \
+      Name(const __grid_constant__ Tables tables, long long count) {                          \
+    const DeviceGroup<kLanes> group;                                                          \
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x / kLanes;             \
+    const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes; \
+    ForItems<Args>(tables, i, count, stride,                                                  \
+                   [&](const Args& args, int64_t item) { Body(group, args, item); });         \
+  }
+
 HPS_GPU_KERNELS(HPS_DEVICE_KERNEL)
+HPS_TABLES_KERNELS(HPS_DEVICE_TABLES_KERNEL)
 
 }  // namespace hps

@@ -3,7 +3,7 @@
 //
 // Above it: gpu_cache.cc, which loops over i; the CUDA launcher, whose wrappers stride over i.
 // Below it: the headers it includes. Two things the host build does in another order, with the same
-// result (host_batch.h): PlaceKey to NumberKey, and FindStart to CombineRuns. Bodies with a group
+// result (host_batch.h): PlaceKey to NumberKey, and SpreadBag to CombineRuns. Bodies with a group
 // of 1 must be run by one lane. "any" may be any size of DeviceGroup; 4 is kRowLanes, which row
 // arithmetic wants. N, M, L as in cache_args.h; "bound" is an upper bound of a number that only the
 // device knows, and what lies above it returns. The body of Pin is PinOne(group, const ReserveArgs&
@@ -12,6 +12,7 @@
 // clang-format off
 // kernel          Args            what it does                                items       group
 // --------------  --------------  ------------------------------------------  ----------  -----
+// BeginPlan       Deduplicate     keys in, id table empty, numbers zero       id entries  1
 // PlaceKey        Deduplicate     finds each key's entry in the id table      L           1
 // FlagFirst       Deduplicate     flags first occurrences; then prefix sum    L           1
 // NumberKey       Deduplicate     inverse, unique_keys, num_unique            L           1
@@ -39,12 +40,14 @@
 // ReadRow         Images          rows of the window to images                bound       any
 // WriteRow        Images          images to rows, dirty and stored            bound       any
 // InitialWeights  InitialWeights  what absent keys read as                    keys        4
-// FindStart       Sum             starts, from occurrences sorted by id       L           1
+// SpreadBag       Sum             places of occurrences; then a sort          bags or L   any
+// FindStart       FindStart       starts, from sorted places                  all L       1
 // CountRuns       Sum             runs of hot keys; then prefix sum           bound       1
 // SumRun          Sum             keys of one run; runs of hot keys           bound+hot   any
 // SumBlock        Sum             blocks of 64 runs                           hot         any
 // CombineRuns     Sum             hot keys                                    bound       any
-// NoteFailure     NoteFailure     a sum was not finite: stops updates         1           1
+// Try<kind>       Try             notes what an update would not leave finite bound       4
+// NoteFailure     NoteFailure     a sum was not finite: stops updates         1           any
 // Apply<kind>     Apply           the optimizer once a key                    bound       4
 // FindLast        Assign          a key's last occurrence                     L           1
 // Assign          Assign          rows set outright                           bound       4
@@ -57,7 +60,7 @@
 // MarkClean       Scan            exported rows are clean                     count       1
 // clang-format on
 //
-// Between batches: id_table all ones before PlaceKeyOne; last zero before FindLastOne; first_pinned
+// Between batches: last zero before FindLastOne; first_pinned
 // all ones before FindErasedOne. bucket_lists, clock and counters are zeroed once. Prefix sums are
 // inclusive, in place, over as many items as the kernel before had.
 #pragma once

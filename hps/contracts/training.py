@@ -61,6 +61,9 @@ class QueuedServer(Protocol):
     def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], PinnedRows]:
         """`RowServer.pin`, to be called once a table: these keys have been looked up."""
 
+    def release(self, rows: "Sequence[PinnedRows]") -> None:
+        """Releases rows of several tables at once; nothing to do for those that are released."""
+
 
 class BlobReads(Protocol):
     """Reads what a checkpoint holds beside rows, as bytes by name."""

@@ -16,6 +16,7 @@ import torch
 from hps.common.arrays import HostArray
 from hps.config import kernel_cache_folder
 from hps.errors import ConfigError
+from hps.gpu_cache.device import Memory
 from hps.gpu_cache.kernels import KernelArgs, cached_kernels
 
 _BLOCK_THREADS = 256
@@ -35,6 +36,8 @@ class LaunchStream(NamedTuple):
 class CudaVerbOrder:
     """Verbs on one stream follow each other; a verb on another stream waits for the last one.
 
+    One order is all caches' of a device, for a step's verbs are over all of them.
+
     One thread queues at a time: a plan's numbers may be asked for beside a verb of another thread,
     and a caller that comes next has to wait for both.
     """
@@ -46,15 +49,20 @@ class CudaVerbOrder:
         self._last_stream: torch.cuda.Stream | None = None
 
     @contextmanager
-    def verb(self, *memory: torch.Tensor) -> Iterator[None]:
+    def verb(self, *memory: Memory | torch.Tensor) -> Iterator[None]:
         """See VerbOrder. Blocks nothing on the host."""
         with self._turn, torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
             if self._last_stream is not None and self._last_stream != stream:
                 stream.wait_event(self._last)
             # The memory may be given back while this verb is queued, and not on its own stream.
-            for tensor in memory:
-                tensor.record_stream(stream)
+            number = stream.cuda_stream
+            for one in memory:
+                if not isinstance(one, Memory):
+                    one.record_stream(stream)
+                elif number not in one.streams:
+                    one.memory.record_stream(stream)
+                    one.streams.add(number)
             try:
                 yield
             finally:

@@ -27,10 +27,24 @@ class DeviceEvent(Protocol):
         """True if everything before the point is done."""
 
 
-class VerbOrder(Protocol):
-    """Orders the verbs of one cache, whichever streams they are issued on."""
+class Memory:
+    """A piece of a device's memory that many verbs work on.
 
-    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+    Args:
+        memory: all of it.
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        # Numbers of the streams for which the allocator knows that they work on it, too: to be told
+        # once of each is enough, for it looks when the memory comes back.
+        self.streams: set[int] = set()
+
+
+class VerbOrder(Protocol):
+    """Orders the verbs of the caches of a device, whichever streams they are issued on."""
+
+    def verb(self, *memory: "Memory | torch.Tensor") -> AbstractContextManager[None]:
         """What is queued inside comes after all earlier verbs; `memory` outlives it."""
 
 
@@ -68,7 +82,7 @@ class Device(Protocol):
         """A point behind all that this thread has queued on the current stream."""
 
     def order(self) -> VerbOrder:
-        """A new order of verbs, one a cache."""
+        """A new order of verbs, for caches that are worked on together."""
 
 
 class HostCopy:
@@ -85,6 +99,17 @@ class HostCopy:
         self._event.synchronize()
         array: HostArray = self._host.numpy()
         return array
+
+
+class HostPart:
+    """Bytes [first, end) of an array on its way to the host."""
+
+    def __init__(self, copy: HostCopy, first: int, end: int) -> None:
+        self._copy, self._first, self._end = copy, first, end
+
+    def wait(self) -> HostArray:
+        """As HostCopy.wait."""
+        return self._copy.wait()[self._first : self._end]
 
 
 def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
@@ -108,7 +133,12 @@ class Arena:
         for name, (dtype, count) in arrays.items():
             self._offsets[name] = (end, dtype, count)
             end += -(-count * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-        self.memory = device.empty(max(end, _ALIGNMENT))
+        self.piece = Memory(device.empty(max(end, _ALIGNMENT)))
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """All of it."""
+        return self.piece.memory
 
     def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
         """True if every array has as many elements as that, at least."""

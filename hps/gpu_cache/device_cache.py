@@ -1,14 +1,18 @@
 """DeviceCache: the rows of one table in a device's memory; the verbs of hps/contracts/row_cache.py.
 
-Above it: tiers/top_tier.py. Below it: device_plan.py, the kernels of csrc/gpu_cache, which hps._C's
-GpuCache loops over on the host: the same kernels in the same order here, so both take the same
-slots. Verbs run on torch's current stream and wait for nothing but where they return something to
-the host (reserve, numbers, images, presence, counters). What a batch's way into its slots waits for
-is queued by one method and waited for by another (QueuedCache), so that it needs no lock.
+Above it: tiers/top_tier.py. Below it: device_plan.py; device_batch.py, a step's verbs over several
+tables, of which this is one; the kernels of csrc/gpu_cache, which hps._C's GpuCache loops over on
+the host: the same kernels in the same order here, so both take the same slots. Verbs run on torch's
+current stream and wait for nothing but where they return something to the host (reserve, numbers,
+images, presence, counters). What a batch's way into its slots waits for is queued by one method and
+waited for by another (QueuedCache), so that it needs no lock.
 
 Arrays of keys, outputs and gradients may be tensors on the device, or arrays of the host, which are
 copied. Images of rows are arrays of the host.
 """
+
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,26 +21,22 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
-from hps.gpu_cache.device import Device, HostCopy, to_device
+from hps.contracts.row_cache import AnyRowCache
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, TableVerbs
+from hps.gpu_cache.device import Device, HostCopy
+from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.options import CacheOptions
 
-_TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 # Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
 # table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
 _ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
 _ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
 _MOST_PINS = 255  # on a slot, one a plan
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
-_APPLY = {
-    1: "ApplySgd",
-    2: "ApplyAdagrad",
-    3: "ApplyRowWiseAdagrad",
-    4: "ApplyAdam",
-    5: "ApplyFtrl",
-}
+_KINDS = {1: "Sgd", 2: "Adagrad", 3: "RowWiseAdagrad", 4: "Adam", 5: "Ftrl"}
 
 
 class DeviceCache(DeviceRows):
@@ -52,17 +52,33 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
+    _batch_type = DeviceBatch  # benchmarks have another one
+
     def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
-        super().__init__(device, device.empty(num_bytes), options)
+        super().__init__(device, failures.order, device.empty(num_bytes), options)
         self._failures = failures
-        self._number = failures.new_cache()
-        self._apply = _APPLY[int(self._args["kind"][0])]
-        self._try = self._apply.replace("Apply", "Try")
+        self._batch = self._batch_type(device, failures)
+        self.number = failures.new_cache()
+        kind = _KINDS[int(self._args["kind"][0])]
+        self.trial, self.update = f"Try{kind}", f"Apply{kind}"  # kernels
         self._options = options
         self.is_watched = False  # by the host; what a step has left, the device's clock tells
         self._num_held = 0  # plans that pin their window, or may
         self._safe = (-1.0, 0)  # a learning rate and its bits
+
+    @property
+    def together(self) -> TableVerbs | None:
+        """See CacheBesideOthers."""
+        return self._batch
+
+    def contains(self, keys: AnyArray) -> NDArray[np.uint8]:
+        """See RowCache. Waits."""
+        return self.ask(keys)()
+
+    def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
+        """See QueuedCache."""
+        return self._batch.ask([(cast("AnyRowCache", self), keys)])[0]
 
     # A batch: from its keys to pinned rows and back.
 
@@ -70,18 +86,7 @@ class DeviceCache(DeviceRows):
         """See RowCache."""
         if plan is None:
             plan = DevicePlan(self._device, self._order, self._args)
-        self.abandon(plan)
-        count = len(keys)
-        with self._verb(plan):
-            plan.prepare(count)
-            if count == 0:
-                return plan
-            self._copy_in(keys, plan.arena.tensor("keys", count))
-            args = plan.args("PlaceKey")
-            self._device.launch("PlaceKey", args, count)
-            self._device.launch("FlagFirst", args, count)
-            self._device.prefix_sum(plan.arena.tensor("first_ranks", count))
-            self._device.launch("NumberKey", args, count)
+        self._batch.make_plans([KeysOfTable(cast("AnyRowCache", self), plan, keys)])
         return plan
 
     def pull(self, plan: DevicePlan, keys: AnyArray, out: AnyArray) -> int:
@@ -112,23 +117,8 @@ class DeviceCache(DeviceRows):
 
     def find(self, plan: DevicePlan, first: int, count: int) -> None:
         """See RowCache."""
-        assert plan.state in (State.KEYS, State.FOUND), f"a look-up in state {plan.state}"
         plan.set_window(first, count)
-        bound = plan.bound
-        num_swept = -(-self.num_buckets // _TICKS_PER_TURN)
-        with self._verb(plan):
-            launch = self._device.launch
-            args = plan.args("FindSlot", first=first, count=count, bound=bound)
-            launch("BeginFind", args, 1)
-            if bound:
-                launch("FindSlot", args, bound)
-                self._device.prefix_sum(plan.arena.tensor("missing_ranks", bound))
-                launch("ListMissing", args, bound)
-            launch("Tick", args, 1)
-            plan.ask_numbers()
-            launch("Sweep", args, num_swept)
-        plan.state = State.FOUND
-        plan.epoch = self.epoch
+        self._batch.find([self._of(plan)])
 
     def want(self, plan: DevicePlan) -> None:
         """See RowCache."""
@@ -177,19 +167,17 @@ class DeviceCache(DeviceRows):
         launch, bound, num_missing = self._device.launch, plan.bound, plan.num_missing
         num_bytes = num_missing * self.row_bytes
         # No slot is taken, and none has all the pins that it can have: the host knows the answer.
-        is_sure = num_missing == 0 and self._num_held < _MOST_PINS
-        self._num_held += not plan.is_held
-        plan.is_held = True
+        is_sure = num_missing == 0 and self.has_pins
+        self.note_held(plan)
         with self._verb(plan):
             # May find no memory; nothing is queued by then. As much as if every key's slot had a
             # row that goes down: how many there are, the host does not know yet.
             victims = self._device.empty(max(1, num_bytes))[:num_bytes]
-            args = plan.args("Pin", bound=num_missing, victims=0)
-            launch("BeginReserve", args, 1)
-            launch("Pin", args, bound)
+            pins = self._batch.begin_reserve([plan])
             if num_missing:
                 self._queue_rounds(plan, num_missing)
-            launch("SettleReserve", args, 1)
+            pins.launch("SettleReserve", 0)
+            args = plan.args("UndoReserve", bound=num_missing, victims=0)
             if not is_sure:
                 launch("UndoReserve", args, bound)
             if num_missing:
@@ -206,7 +194,17 @@ class DeviceCache(DeviceRows):
             else:
                 plan.expect(victims)
 
-    def _let_go(self, plan: DevicePlan) -> None:
+    @property
+    def has_pins(self) -> bool:
+        """True if no row can have all the pins that it may: there are fewer plans that pin."""
+        return self._num_held < _MOST_PINS
+
+    def note_held(self, plan: DevicePlan) -> None:
+        """Notes that a plan pins its window, or may."""
+        self._num_held += not plan.is_held
+        plan.is_held = True
+
+    def let_go(self, plan: DevicePlan) -> None:
         """Notes that a plan pins nothing."""
         self._num_held -= plan.is_held
         plan.is_held = False
@@ -265,7 +263,7 @@ class DeviceCache(DeviceRows):
         self.epoch += 1
         plan.victims = None
         plan.state = State.KEYS
-        self._let_go(plan)
+        self.let_go(plan)
 
     def abandon(self, plan: DevicePlan) -> None:
         """See RowCache. Waits for a reserve that is queued."""
@@ -274,24 +272,18 @@ class DeviceCache(DeviceRows):
         elif plan.state is State.PINNED:
             self.release(plan)
         else:
-            self._let_go(plan)
+            self.let_go(plan)
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""
-        assert plan.state is State.PINNED, f"release in state {plan.state}"
-        with self._verb(plan):
-            bound = plan.bound
-            self._device.launch("Release", plan.args("Release", bound=bound), bound)
-        # Rows may have moved since the reserve if other batches reserved meanwhile.
-        plan.state = State.FOUND
-        self._let_go(plan)
+        self._batch.release([self._of(plan)])
 
     # Rows of a batch.
 
     def gather(self, plan: DevicePlan, out: AnyArray) -> None:
         """See RowCache. Waits if `out` is an array of the host."""
         assert self.is_current(plan), "gather from rows that may have moved"
-        self._check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
+        self.check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
         with self._verb(plan):
             target = self._output(out, is_whole=plan.is_whole_batch)
             args = plan.args("Gather", out=target.data_ptr())
@@ -309,29 +301,7 @@ class DeviceCache(DeviceRows):
         out: AnyArray,
     ) -> None:
         """See RowCache; offsets, weights and out are tensors on the device."""
-        places, target = _tensor(offsets), _tensor(out)
-        factors = None if weights is None else _tensor(weights)
-        assert self.is_current(plan) and plan.is_whole_batch, "pool needs the whole batch in place"
-        examples = target.shape[0]
-        features = target.shape[1] // self.dim
-        self._check_floats(target, (examples, features * self.dim), "out [B, F * dim]")
-        if len(places) != examples * features + 1:
-            raise ValueError("offsets [F * B + 1] are needed")
-        if len(places) == 1:
-            return
-        if places.dtype != torch.int64 or not places.is_contiguous():
-            raise ValueError("offsets must be int64 [F * B + 1] in one piece")
-        with self._verb(plan):
-            args = plan.args(
-                "Pool",
-                offsets=places.data_ptr(),
-                weights=0 if factors is None else factors.data_ptr(),
-                out=target.data_ptr(),
-                num_examples=examples,
-                num_features=features,
-                is_mean=mean,
-            )
-            self._device.launch("Pool", args, examples * features)
+        self._batch.pool([self._bags_of(plan, offsets, weights, mean, out)])
 
     def read_rows(self, plan: DevicePlan, images: Images) -> None:
         """See RowCache. Waits."""
@@ -362,8 +332,8 @@ class DeviceCache(DeviceRows):
     def sum_gradients(self, plan: DevicePlan, grads: AnyArray, labels: Labels | None = None) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         assert labels is None, _NO_STATISTICS
-        self._check_floats(grads, (plan.num_occurrences, self.dim), "grads [L, dim]")
-        return self._sum(plan, grads, None, None)
+        self._batch.sum_gradients([self._bags_of(plan, None, None, False, grads)])
+        return -1
 
     def sum_bag_gradients(
         self,
@@ -376,59 +346,7 @@ class DeviceCache(DeviceRows):
     ) -> int:
         """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
         assert labels is None, _NO_STATISTICS
-        lengths, bag_grads = _tensor(offsets).diff(), _tensor(grads)
-        factors = None if weights is None else _tensor(weights)
-        self._check_floats(bag_grads, (len(lengths), self.dim), "grads [F * B, dim]")
-        if mean:
-            bag_grads = bag_grads / lengths.clamp(min=1).unsqueeze(1)
-        bags = torch.repeat_interleave(lengths, output_size=plan.num_occurrences)
-        return self._sum(plan, bag_grads, bags.to(torch.int32), factors)
-
-    def _sum(
-        self,
-        plan: DevicePlan,
-        grads: AnyArray,
-        bags: torch.Tensor | None,
-        weights: torch.Tensor | None,
-    ) -> int:
-        """Sums gradients of occurrences, or of the bags int32 [L] of theirs; -1."""
-        count, device = plan.num_occurrences, self._device
-        if count == 0:
-            return -1
-        memory = [one for one in (bags, weights) if one is not None]
-        if isinstance(grads, torch.Tensor):
-            memory.append(grads)
-        with self._verb(plan, *memory):
-            arena, bound, runs = plan.sums(self.dim), plan.bound_of_unique, plan.most_hot_runs
-            gradients = self._input(grads)
-            names = (
-                "positions",
-                "sorted_ids",
-                "starts",
-                "hot_ranks",
-                "run_ids",
-                "run_sums",
-                "sums",
-            )
-            args = plan.args(
-                "SumRun",
-                gradients=gradients.data_ptr(),
-                bags=0 if bags is None else bags.data_ptr(),
-                weights=0 if weights is None else weights.data_ptr(),
-                bound=bound,
-                most_hot_runs=runs,
-                **{name: arena.address(name) for name in names},
-            )
-            sorted_ids = arena.tensor("sorted_ids", count)
-            device.sort(
-                plan.arena.tensor("inverse", count), sorted_ids, arena.tensor("positions", count)
-            )
-            device.launch("FindStart", args, count)
-            device.launch("CountRuns", args, bound)
-            device.prefix_sum(arena.tensor("hot_ranks", bound))
-            device.launch("SumRun", args, bound + runs)
-            device.launch("SumBlock", args, runs)
-            device.launch("CombineRuns", args, bound)
+        self._batch.sum_gradients([self._bags_of(plan, offsets, weights, mean, grads)])
         return -1
 
     def may_overflow(self, plan: DevicePlan, lr: float) -> bool:
@@ -437,27 +355,18 @@ class DeviceCache(DeviceRows):
 
     def find_overflow(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Returns -1 always."""
-        assert self.is_current(plan), "a trial of rows that may have moved"
-        if plan.num_occurrences == 0:
-            return -1
-        device, bound = self._device, plan.bound
-        with self._verb(plan):
-            sums = plan.sums(self.dim).address("sums")
-            safe = 0 if self.is_watched else self._safe_bits(lr)
-            args = plan.args(self._try, sums=sums, safe=safe, bound=bound, lr=lr)
-            device.launch(self._try, args, bound)
-            with self._failures.verb():
-                args = plan.args("NoteFailure", failure=self._failures.address, cache=self._number)
-                device.launch("NoteFailure", args, 1)
-                self._failures.show_host()
+        self._batch.find_overflow([self._of(plan, lr)])
         return -1
 
     def watch(self) -> None:
         """See RowCache."""
         self.is_watched = True
 
-    def _safe_bits(self, lr: float) -> int:
-        """Of the last learning rate asked for, which seldom changes."""
+    def safe_bits(self, lr: float) -> int:
+        """Gradients up to that magnitude need no trial; kept of the last learning rate asked for,
+        which seldom changes."""
+        if self.is_watched:
+            return 0
         if self._safe[0] != lr:
             options = self._options
             bits = _C.safe_gradient_bits(
@@ -489,21 +398,11 @@ class DeviceCache(DeviceRows):
         Args:
             wait: wait for all sums so far; else a failure may be told by a later call.
         """
-        return self._failures.failed_key(self._number, wait)
+        return self._failures.failed_key(self.number, wait)
 
     def apply(self, plan: DevicePlan, lr: float) -> None:
         """See RowCache. Changes nothing while a refused gradient of any cache is unsaid."""
-        assert self.is_current(plan), "apply to rows that may have moved"
-        bound = plan.bound
-        with self._verb(plan), self._failures.verb():
-            args = plan.args(
-                self._apply,
-                sums=plan.sums(self.dim).address("sums"),
-                failure=self._failures.address,
-                bound=bound,
-                lr=lr,
-            )
-            self._device.launch(self._apply, args, bound)
+        self._batch.apply([self._of(plan, lr)])
 
     def push(
         self, plan: DevicePlan, grads: AnyArray, lr: float, labels: Labels | None = None
@@ -526,21 +425,21 @@ class DeviceCache(DeviceRows):
         assert statistics is None, _NO_STATISTICS
         assert self.is_current(plan), "assign to rows that may have moved"
         count, bound = plan.num_occurrences, plan.bound
-        self._check_floats(rows, (count, self.dim), "rows [L, dim]")
+        self.check_floats(rows, (count, self.dim), "rows [L, dim]")
         if state is not None:
-            self._check_floats(state, (count, self.state_floats), "state [L, state_floats]")
+            self.check_floats(state, (count, self.state_floats), "state [L, state_floats]")
         if count == 0:
             return
         with self._verb(plan):
-            arena = plan.sums(self.dim)
-            self._device.fill(arena.tensor("last", plan.bound_of_unique), 0)
-            weights = self._input(rows)
-            states = None if state is None else self._input(state)
+            last = self._device.empty(4 * plan.bound_of_unique)
+            self._device.fill(last, 0)
+            weights = self.input(rows)
+            states = None if state is None else self.input(state)
             args = plan.args(
                 "Assign",
                 rows=weights.data_ptr(),
                 state=0 if states is None else states.data_ptr(),
-                last=arena.address("last"),
+                last=last.data_ptr(),
                 bound=bound,
                 lr=lr,
             )
@@ -555,15 +454,17 @@ class DeviceCache(DeviceRows):
             self._device.launch("Create", plan.args("Create", bound=bound, lr=lr), bound)
         return self.num_created - before
 
+    # What the verbs of several tables take of this one.
+
+    def _of(self, plan: DevicePlan, lr: float = 0.0) -> OfTable:
+        return OfTable(cast("AnyRowCache", self), plan, lr)
+
+    def _bags_of(self, plan: DevicePlan, *bags: Any) -> BagsOfTable:
+        return BagsOfTable(cast("AnyRowCache", self), plan, *bags)
+
     # Arrays on their way in.
 
-    def _copy_in(self, keys: AnyArray, target: torch.Tensor) -> None:
-        if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
-            self._device.copy(target, keys.view(torch.int64))
-        else:
-            to_device(self._device, np.asarray(keys), target)
-
-    def _input(self, values: AnyArray) -> torch.Tensor:
+    def input(self, values: AnyArray) -> torch.Tensor:
         """`values` if it is a tensor on the device, else a copy there."""
         if isinstance(values, torch.Tensor) and values.device == self._device.torch_device:
             return values
@@ -580,19 +481,14 @@ class DeviceCache(DeviceRows):
         return self._device.empty(max(4, 4 * host.size)).view(torch.float32)[: host.size]
 
     @staticmethod
-    def _check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
-        if isinstance(values, torch.Tensor):
-            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
-        else:
+    def check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
+        """ValueError unless they are of that shape."""
+        if isinstance(values, np.ndarray):
             is_float, in_one = values.dtype == np.float32, values.flags.c_contiguous
-        if not is_float or not in_one or tuple(values.shape) != shape:
+        else:
+            is_float, in_one = values.dtype == torch.float32, values.is_contiguous()
+        if not is_float or not in_one or values.shape != shape:
             raise ValueError(
                 f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "
                 f"{tuple(values.shape)}"
             )
-
-
-def _tensor(values: AnyArray) -> torch.Tensor:
-    """Of what bags are pooled from and to: here it is on the device."""
-    assert isinstance(values, torch.Tensor), "bags are those of tensors on the device"
-    return values

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
-from hps.gpu_cache.device import Arena, Device, HostCopy, VerbOrder
+from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
+from hps.gpu_cache.device_sums import Sums
 
-_RUN_LENGTH = 32  # csrc/optimizer/binary_counter.h
 _MIN_ID_TABLE = 64
 _LISTS = [
     f"{lists}.{name}"
@@ -29,12 +29,10 @@ _LISTS = [
 _ARRAYS = {
     "keys": torch.int64,
     "places": torch.int32,
-    "first_ranks": torch.int32,
     "inverse": torch.int32,
     "unique_keys": torch.int64,
     "slots": torch.int64,
     "pinned": torch.uint8,
-    "missing_ranks": torch.int32,
     "missing": torch.int32,
     "missing_keys": torch.int64,
     "emptier": torch.uint8,
@@ -67,11 +65,14 @@ class DevicePlan:
         self._cache_args = cache_args
         self._args: dict[str, HostArray] = {}
         self._numbers: HostArray | None = None
-        self._asked: HostCopy | None = None  # the numbers, on their way
+        self._asked: HostCopy | HostPart | None = None  # the numbers, on their way
         self._num_unique: int | None = 0
         self._id_mask = 0
         self._capacity = -1
-        self._sums: Arena | None = None
+        self._batch: HostArray = np.zeros(1, device.args.dtype("BatchArgs"))
+        # What the structs of many kernels have, as bytes.
+        self.heads = {"cache": cache_args.tobytes(), "batch": b""}
+        self.sums: Sums | None = None  # gradients by key, since they were summed
         self.state = State.KEYS
         self.epoch = -1
         self.is_held = False  # its cache counts it among those that may pin their window
@@ -133,10 +134,14 @@ class DevicePlan:
 
     # What the cache does with it.
 
-    def verb(self, *memory: torch.Tensor) -> AbstractContextManager[None]:
+    def pieces(self) -> tuple[Memory, ...]:
+        """The plan's memory."""
+        own = self.arena.piece
+        return (own,) if self.sums is None else (own, self.sums.arena.piece)
+
+    def verb(self, *memory: Memory | torch.Tensor) -> AbstractContextManager[None]:
         """A context in which work on the plan's memory, and on `memory`, is queued."""
-        own = [arena.memory for arena in (self.arena, self._sums) if arena is not None]
-        return self._order.verb(*own, *memory)
+        return self._order.verb(*self.pieces(), *memory)
 
     def prepare(self, count: int) -> None:
         """Makes room for a batch of `count` keys; the batch before it is forgotten."""
@@ -149,13 +154,11 @@ class DevicePlan:
         self._num_unique = None if count else 0
         if count > self._capacity:
             self._grow(count + count // 8)
-        entries = _id_table_entries(count)
-        self._id_mask = entries - 1
-        for args in self._args.values():
-            args["batch"]["num_occurrences"] = count
-            args["batch"]["id_mask"] = self._id_mask
-        self._device.fill(self.arena.tensor("id_table", entries), -1)
-        self._device.fill(self.arena.tensor("numbers"), 0)
+        self._id_mask = _id_table_entries(count) - 1
+        for batch in (self._batch, *(args["batch"] for args in self._args.values())):
+            batch["num_occurrences"] = count
+            batch["id_mask"] = self._id_mask
+        self.heads["batch"] = self._batch.tobytes()
 
     def set_window(self, first: int, count: int) -> None:
         """Unique keys [first, first + count) are looked up from now on; -1: all from `first` on."""
@@ -189,17 +192,24 @@ class DevicePlan:
         if self._numbers is None:
             if self._asked is None:
                 with self.verb():
-                    self.ask_numbers()
-            assert self._asked is not None
+                    self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
             self._numbers = self._numbers_of(self._asked)
             self._num_unique = int(self._numbers["num_unique"][0])
         return self._numbers
 
-    def ask_numbers(self) -> None:
-        """Queues the way of `numbers` to the host: what is queued later is not waited for."""
-        self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
+    def found(self, numbers: HostPart, epoch: int) -> None:
+        """A look-up of the window is queued, and its numbers are on their way to the host: what is
+        queued later is not waited for."""
+        self._asked = numbers
+        self.state = State.FOUND
+        self.epoch = epoch
 
-    def _numbers_of(self, copy: HostCopy) -> HostArray:
+    @property
+    def num_id_entries(self) -> int:
+        """Of the table that numbers the keys."""
+        return self._id_mask + 1
+
+    def _numbers_of(self, copy: HostCopy | HostPart) -> HostArray:
         return copy.wait().view(self._device.args.dtype("BatchNumbers"))
 
     def grant(self) -> None:
@@ -254,7 +264,7 @@ class DevicePlan:
             names = args.dtype.names or ()
             if "cache" in names and args["cache"].dtype == self._cache_args.dtype:
                 args["cache"] = self._cache_args
-            args["batch"] = self._batch_args()
+            args["batch"] = self._batch
             self._args[struct] = args
         args = self._args[struct]
         for name, value in fields.items():
@@ -273,30 +283,6 @@ class DevicePlan:
             return np.empty((0, row_bytes), np.uint8)
         return self.victims.wait().reshape(-1, row_bytes)
 
-    def sums(self, dim: int) -> Arena:
-        """Arrays for gradient sums of the batch."""
-        count = self.num_occurrences
-        runs = self.most_hot_runs
-        arrays = {
-            "positions": (torch.int64, count),
-            "sorted_ids": (torch.int32, count),
-            "starts": (torch.int64, count + 1),
-            "hot_ranks": (torch.int32, count),
-            "last": (torch.int32, count),
-            "run_ids": (torch.int32, runs),
-            "run_sums": (torch.float32, runs * dim),
-            "sums": (torch.float32, count * dim),
-        }
-        if self._sums is None or not self._sums.has_room(arrays):
-            room = {name: (dtype, size + size // 8) for name, (dtype, size) in arrays.items()}
-            self._sums = Arena(self._device, room)
-        return self._sums
-
-    @property
-    def most_hot_runs(self) -> int:
-        """Runs that keys of more than one run can have together."""
-        return self.num_occurrences // (_RUN_LENGTH // 2) + 1
-
     def _by_id(self, name: str) -> NDArray[np.int64]:
         num_unique = self.num_unique
         if num_unique == 0:
@@ -314,14 +300,8 @@ class DevicePlan:
         self.arena = Arena(self._device, arrays)
         self._capacity = capacity
         self._args.clear()
-
-    def _batch_args(self) -> HostArray:
-        batch = np.zeros(1, self._device.args.dtype("BatchArgs"))
-        for name, field in _fields(batch):
+        for name, field in _fields(self._batch):
             field[:] = self.arena.address(name)
-        batch["num_occurrences"] = self.num_occurrences
-        batch["id_mask"] = self._id_mask
-        return batch
 
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:

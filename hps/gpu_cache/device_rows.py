@@ -3,7 +3,6 @@
 Above it: device_cache.py. Below it: device.py, the kernels of csrc/gpu_cache/scan_kernels.h.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -14,11 +13,12 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
-from hps.gpu_cache.device import Device, HostCopy, to_device
+from hps.gpu_cache.device import Device, HostCopy, Memory, VerbOrder, to_device
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.options import CacheOptions
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
+_TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order
 _COUNTERS = (
     "rows", "fresh", "pending", "dirty", "pins", "hits", "misses", "evictions", "write_backs",
@@ -31,16 +31,21 @@ _NONE_PINNED = 2**32 - 1
 class DeviceRows:
     """A table in one allocation of a device; see DeviceCache."""
 
-    def __init__(self, device: Device, memory: torch.Tensor, options: CacheOptions) -> None:
+    def __init__(
+        self, device: Device, order: VerbOrder, memory: torch.Tensor, options: CacheOptions
+    ) -> None:
         self.memory_bytes, words = _C.gpu_cache_args(**options, base=memory.data_ptr())
         self._device = device
         self._memory = memory
-        self._order = device.order()
+        self.piece = Memory(memory)
+        self._order = order
         self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
+        self.heads = {"cache": bytes(words)}  # as kernels over several tables are given it
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
         self.num_parts = int(shape["num_parts"][0])
         self.num_buckets = self.num_parts * int(shape["buckets_per_part"][0])
+        self.num_swept = -(-self.num_buckets // _TICKS_PER_TURN)  # buckets a tick
         self.capacity_rows = self.num_buckets * _BUCKET_SLOTS
         self.row_bytes = int(shape["row_bytes"][0])
         layout = _C.row_layout(options["optimizer_kind"], options["dim"])
@@ -83,17 +88,6 @@ class DeviceRows:
         return counters | {"bytes": self.memory_bytes, "capacity_rows": self.capacity_rows}
 
     # Rows by key.
-
-    def contains(self, keys: AnyArray) -> NDArray[np.uint8]:
-        """See RowCache. Waits."""
-        return self.ask(keys)()
-
-    def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
-        """See QueuedCache."""
-        if len(keys) == 0:
-            return lambda: np.empty(0, np.uint8)
-        with self._verb():
-            return HostCopy(self._device, self._presence("Contains", self._keys(keys))).wait
 
     def erase(self, keys: AnyArray) -> NDArray[np.uint8]:
         """See RowCache. Waits."""
@@ -204,8 +198,8 @@ class DeviceRows:
     ) -> AbstractContextManager[None]:
         """A context in which work on the table, a plan's memory and `memory` is queued."""
         if plan is None:
-            return self._order.verb(self._memory, *memory)
-        return plan.verb(self._memory, *memory)
+            return self._order.verb(self.piece, *memory)
+        return plan.verb(self.piece, *memory)
 
     def _new_args(self, kernel: str, **fields: torch.Tensor | float) -> HostArray:
         """The argument struct of a kernel without a batch; tensors are given by their address."""

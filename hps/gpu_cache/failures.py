@@ -9,29 +9,30 @@ after every sum.
 from contextlib import AbstractContextManager
 
 from hps.common.arrays import HostArray
-from hps.gpu_cache.device import Device, DeviceEvent
+from hps.gpu_cache.device import Device, DeviceEvent, Memory
 
 
 class Failures:
-    """The flag, on the device and as the host last saw it."""
+    """The flag, on the device and as the host last saw it; and the order of the verbs of all who
+    share it."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         dtype = device.args.dtype("Failure")
-        self._order = device.order()
-        self._memory = device.empty(dtype.itemsize)
+        self.order = device.order()
+        self.memory = Memory(device.empty(dtype.itemsize))
         self._pinned = device.empty_pinned(dtype.itemsize)
         self._pinned.zero_()
         self._seen: HostArray = self._pinned.numpy().view(dtype)
         self._num_caches = 0
         with self.verb():
-            device.fill(self._memory, 0)
+            device.fill(self.memory.memory, 0)
             self._copied: DeviceEvent = device.event()
 
     @property
     def address(self) -> int:
         """Of the flag on the device."""
-        return self._memory.data_ptr()
+        return self.memory.memory.data_ptr()
 
     def new_cache(self) -> int:
         """The number of another cache, from 1."""
@@ -40,11 +41,11 @@ class Failures:
 
     def verb(self) -> AbstractContextManager[None]:
         """A context in which work that sets or reads the flag is queued, one after the other."""
-        return self._order.verb(self._memory)
+        return self.order.verb(self.memory)
 
     def show_host(self) -> None:
         """Queues the flag's way to the host; inside `verb`, after what may set it."""
-        self._device.copy(self._pinned, self._memory)
+        self._device.copy(self._pinned, self.memory.memory)
         self._copied = self._device.event()
 
     def failed_key(self, cache: int, wait: bool) -> int | None:
@@ -63,7 +64,7 @@ class Failures:
             return None
         key = int(self._seen["key"][0])
         with self.verb():
-            self._device.fill(self._memory, 0)
+            self._device.fill(self.memory.memory, 0)
             self.show_host()
         self._copied.synchronize()
         return key

@@ -17,7 +17,7 @@ from hps.common.locks import assert_held
 from hps.common.occurrences import Occurrences
 from hps.common.row_layout import Floats, Keys, Labels
 from hps.contracts.admission import Gate
-from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan, QueuedCache
+from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
@@ -56,13 +56,12 @@ class Batches:
             stack.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
-        self._are_queued = all(isinstance(cache, QueuedCache) for cache in caches)
         self._joint: JointBatches | None = None
 
     @property
     def queued(self) -> "Batches | None":
         """As ParameterServer.queued."""
-        return self if self._are_queued else None
+        return None if self._tables.together is None else self
 
     @property
     def joint(self) -> "JointBatches | None":
@@ -96,31 +95,51 @@ class Batches:
         for stack in stacks.values():
             stack.raise_failed(wait=False)
         lock, pool, device = self._tables.lock, self._pool, self._device
+        together = self._tables.together
+        assert together is not None, "there is no QueuedServer"
+        arrays = {table: as_keys(given, device) for table, given in keys.items()}
         begun: dict[str, BatchRows] = {}
         with lock:
-            for table, given in keys.items():
-                array = as_keys(given, device)
-                begun[table] = BatchRows.ahead(stacks[table], array, given, pool, lock, device)
-        # The last one that has keys, for the others have come by then.
-        last = next((rows for name, rows in reversed(begun.items()) if len(keys[name])), None)
-        if last is not None:
-            last.end_look_up()
+            for table, array in arrays.items():
+                begun[table] = BatchRows.begun(
+                    stacks[table], array, keys[table], pool, lock, device
+                )
+            together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
+        # One that has keys: the numbers of all come together.
+        with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
+        if with_keys is not None:
+            with_keys.end_look_up()
+        pinned = together.pin_found(list(begun.values()))
 
         def pin(table: str, _: AnyArray) -> BatchRows:
             rows = begun.pop(table)
-            rows.place()
+            try:
+                if rows not in pinned:
+                    rows.place()
+            except BaseException:
+                self.release([rows, *begun.values()])
+                raise
             return rows
 
         return pin
 
+    def release(self, rows: Sequence[PinnedRows]) -> None:
+        """As QueuedServer has it."""
+        together = self._tables.together
+        assert together is not None, "there is no QueuedServer"
+        together.release([one for one in rows if isinstance(one, BatchRows)])
+        for one in rows:  # those of another kind
+            if not one.is_released:
+                one.release()
+
     def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
         """As QueuedServer has it."""
         unique = {table: self._distinct(table, given) for table, given in keys.items()}
-        stacks = self._tables.stacks
+        stacks, together = self._tables.stacks, self._tables.together
+        assert together is not None, "there is no QueuedServer"
         with self._tables.lock:
-            asked = {table: stacks[table].ask(some) for table, some in unique.items()}
-        # The last one first: the others have come by then.
-        found = {table: asked[table]() for table in reversed(asked)}
+            asked = together.ask([(stacks[table], some) for table, some in unique.items()])
+        found = {table: answer() for table, answer in zip(unique, asked, strict=True)}
         return lambda table, _: self._warm_missing(table, unique[table], found[table])
 
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
@@ -208,8 +227,12 @@ class Batches:
         """Sums, checks, decides and updates. Within the updates, under the lock."""
         assert_held(self._tables.lock)
 
+        together = self._tables.together
+
         def check() -> None:
-            for stack, rows, grads, bags, clicks, occurrences in work:
+            if together is not None:
+                together.sum_gradients([one[:4] for one in work])
+            for stack, rows, grads, bags, clicks, occurrences in work if together is None else ():
                 stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
             for stack, *_ in work if checked is not _check else ():
                 stack.raise_failed(wait=True)
@@ -218,10 +241,14 @@ class Batches:
         plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
         # By rows as they are before the step, whatever the order of the tables.
         gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
-        calls = [stack.applying(plan) for stack, plan in plans]
+        if together is None:
+            calls = [stack.applying(plan) for stack, plan in plans]
+        else:
+            calls = [together.applying([one[:2] for one in work])]
         seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
-        for (stack, *_), spent in zip(work, seconds[len(gates) :], strict=False):
-            stack.counters.seconds += spent
+        spent = sum(seconds[len(gates) : len(gates) + len(calls)])
+        for stack, *_ in work:
+            stack.counters.seconds += spent / len(work)
         for stack, *_ in work:
             self._tables.count_update(stack.name)
 

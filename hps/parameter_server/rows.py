@@ -30,6 +30,7 @@ from hps.parameter_server.periods import as_statistics, refuse_uncounted
 from hps.parameter_server.stats import server_stats
 from hps.parameter_server.tables import Tables
 from hps.table.row_checks import refuse_impossible_rows, refuse_impossible_statistics
+from hps.tiers.batch_rows import BatchRows
 from hps.tiers.scan import digest, digest_parts, items
 
 if TYPE_CHECKING:
@@ -107,16 +108,24 @@ class RowVerbs:
 
     def pull_tables(self, reads: Sequence[PooledRead]) -> None:
         """As ParameterServer.pull_tables."""
+        together = self._tables.together
+        pinned: list[tuple[BatchRows, BagPooling, torch.Tensor]] = []
         for read in in_order(reads):
-            if read.rows is not None:
-                if read.rows.table != read.table:
-                    raise ConfigError(
-                        f"pull_tables: the rows given for table {read.table!r} are of table "
-                        f"{read.rows.table!r}"
-                    )
-                read.rows.pool(read.pooling, read.out)
-            else:
+            rows = read.rows
+            if rows is None:
                 self.pull_pooled(read.table, read.keys, read.pooling, read.out)
+                continue
+            if rows.table != read.table:
+                raise ConfigError(
+                    f"pull_tables: the rows given for table {read.table!r} are of table "
+                    f"{rows.table!r}"
+                )
+            if together is not None and isinstance(rows, BatchRows):
+                pinned.append((rows, read.pooling, read.out))
+            else:
+                rows.pool(read.pooling, read.out)
+        if together is not None and pinned:
+            together.pool(pinned)
 
     def push(
         self,

@@ -33,6 +33,7 @@ from hps.table.life_rules import native_rules
 from hps.table.waiting import WaitingTable, records_of
 from hps.tiers.admission import Admitting
 from hps.tiers.cached_tier import CachedTier
+from hps.tiers.tables_together import TablesTogether
 from hps.tiers.top_tier import TableStack
 
 
@@ -103,6 +104,8 @@ class Tables:
             self.stacks[name].gate = self._gate_of(table)
         gates = [stack.gate for stack in self.stacks.values()]
         self._gates = [gate for gate in gates if gate is not None]
+        # Of tables on one device.
+        self.together = TablesTogether.of(self.stacks.values(), self.lock, device)
         with self.lock:
             self.set_life(self.period, self.rules)
 

@@ -3,7 +3,7 @@
 Above it: the stages, flow.py, `hps.Pipeline`. Below it: `hps.Batch`, `PinnedRows`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +27,7 @@ class Prepared:
         ahead: what else its step would have to wait for, at a depth above 0.
         joint: what pins them, if they were pinned together.
         arrival: of its tensors on a CUDA device; None on the host.
+        let_go: releases rows of several tables at once, where the server can.
         is_placed: its rows are in their slots; set by the stage that pinned them.
         is_given_back: they were, and must be pinned again before it is handed out.
     """
@@ -38,6 +39,7 @@ class Prepared:
     warm: "dict[str, Pins]" = field(default_factory=dict)
     ahead: "list[Pins]" = field(default_factory=list)
     joint: "JointRows | None" = None
+    let_go: "Callable[[Sequence[PinnedRows]], None] | None" = None
     is_placed: bool = False
     arrival: "Arrival | None" = None
     is_given_back: bool = False
@@ -77,7 +79,11 @@ class Prepared:
             held.release()
         if self.joint is not None:
             self.joint.release()
-        for rows in list(self.rows.values()):  # close() may not have waited for who pins it
+        # A copy: close() may not have waited for who pins it.
+        left = [rows for rows in list(self.rows.values()) if not rows.is_released]
+        if self.let_go is not None and left:
+            self.let_go(left)
+        for rows in left:
             if not rows.is_released:
                 rows.release()
 

@@ -126,6 +126,7 @@ class StageWork:
                 prepared.rows.update(prepared.joint.of_tables())
             else:
                 queued, keys = self._server.queued, prepared.keys
+                prepared.let_go = None if queued is None else queued.release
                 pin = self._server.pin if queued is None else queued.pinning(keys)
                 pin_tables(keys, pin, prepared.rows)
 

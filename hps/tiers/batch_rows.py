@@ -66,7 +66,7 @@ class BatchRows:
             raise
 
     @classmethod
-    def ahead(
+    def begun(
         cls,
         stack: TableStack,
         keys: Keys,
@@ -75,15 +75,13 @@ class BatchRows:
         lock: OwnedLock,
         device: str,
     ) -> "BatchRows":
-        """Rows whose look-up on a device is queued; `place` pins them. Under the lock."""
+        """Rows with an idle plan, which is to be made of the keys and looked up together with those
+        of other tables; then `place` pins them. Under the lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
         rows._name(stack, keys, model, pool, lock, device)
-        try:
-            stack.look_up_ahead(rows._take_plan(keys))
-        except BaseException:
-            rows.release()
-            raise
+        rows.plan = stack.take_plan()
+        stack.hold(rows)
         return rows
 
     def _name(
@@ -96,7 +94,7 @@ class BatchRows:
         device: str,
     ) -> None:
         self._device = device
-        self._stack = stack
+        self.stack = stack
         self._model = model
         self._pool = pool
         self._lock = lock
@@ -108,22 +106,22 @@ class BatchRows:
         """Before it holds anything: an interrupt, or an erase, may come at any time. Under the
         lock."""
         assert_held(self._lock)
-        self.plan = self._stack.plan_of(keys)
-        self._stack.hold(self)
+        self.plan = self.stack.plan_of(keys)
+        self.stack.hold(self)
         return self.plan
 
     def end_look_up(self) -> None:
         """Waits for the look-up ahead. Without the lock."""
         with self._lock:
             plan = self.held_plan()
-        self._stack.end_look_up(plan)
+        self.stack.end_look_up(plan)
 
     def place(self) -> None:
         """Pins what was looked up ahead."""
         try:
             with self._lock:
                 plan = self.held_plan()
-            self._stack.pin(plan)
+            self.stack.pin(plan)
         except BaseException:
             self.release()
             raise
@@ -142,7 +140,7 @@ class BatchRows:
         lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
-        rows._device, rows._stack, rows._lock = HOST, stack, lock
+        rows._device, rows.stack, rows._lock = HOST, stack, lock
         rows._model, rows._pool = model, pool
         rows._pinned_at = rows._pinned_keys = None
         rows.joint, rows.plan = joint, plan
@@ -151,11 +149,11 @@ class BatchRows:
     @property
     def table(self) -> str:
         """Name of the table."""
-        return self._stack.name
+        return self.stack.name
 
     def belongs_to(self, stacks: Mapping[str, TableStack]) -> bool:
         """True if the rows lie in one of a server's stacks (by table), not in another server's."""
-        return stacks.get(self.table) is self._stack
+        return stacks.get(self.table) is self.stack
 
     @property
     def num_occurrences(self) -> int:
@@ -199,16 +197,16 @@ class BatchRows:
         Raises:
             ConfigError: the rows were released, or `out` does not fit.
         """
-        dim = self._stack.layout.dim
+        dim = self.stack.layout.dim
         with self._lock:
             plan = self.held_plan()
             num_rows = plan.num_occurrences
             if out is not None:
-                self._stack.gather(plan, as_output(out, num_rows, dim, self._device))
+                self.stack.gather(plan, as_output(out, num_rows, dim, self._device))
                 return out
             rows = new_output(self._model, num_rows, dim, self._device)
             rows = self._pool.take(num_rows, dim) if rows is None else rows
-            self._stack.gather(plan, rows)
+            self.stack.gather(plan, rows)
             return like(rows, self._model)
 
     def pool(self, pooling: "BagPooling", out: "torch.Tensor") -> None:
@@ -226,11 +224,11 @@ class BatchRows:
         with self._lock:
             plan = self.held_plan()
             pooling.check(plan.num_occurrences, f"the pinned rows of table {self.table!r}")
-            self._stack.pool(plan, bags, target)
+            self.stack.pool(plan, bags, target)
 
     def bring_ahead(self) -> Pins | None:
         """As PinnedRows has it: what the table's new keys wait by."""
-        gate = self._stack.gate
+        gate = self.stack.gate
         if gate is None or self.num_occurrences == 0:
             return None
         with self._lock:
@@ -253,9 +251,15 @@ class BatchRows:
                 self.joint.release_table(self.table)
                 self.plan = None
                 return
-            self._stack.unpin(self.plan)
-            plan, self.plan = self.plan, None
-            self._stack.keep_plan(plan)
+            self.stack.unpin(self.plan)
+            self.give_up_plan()
+
+    def give_up_plan(self) -> None:
+        """The plan, which pins nothing, is the stack's again. Under the lock."""
+        assert_held(self._lock)
+        plan, self.plan = self.plan, None
+        if plan is not None:
+            self.stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
         return self

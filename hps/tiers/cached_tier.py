@@ -202,15 +202,8 @@ class CachedTier:
             self.moving = None
         return None
 
-    def look_up_ahead(self, plan: BatchPlan) -> None:
-        """Queues the look-up of a whole plan, of a cache on a device. Under the lock, and without
-        the turn: if slots move before the plan has it, it is looked up again."""
-        assert_held(self.lock)
-        with self.counters:
-            self.cache.find(plan, 0, -1)
-
     def end_look_up(self, plan: BatchPlan) -> None:
-        """Waits for it. Without the lock."""
+        """Waits for a look-up of a cache on a device. Without the lock."""
         assert self._queued is not None, "a cache of the host looks up at once"
         self._queued.end_find(plan)
 

@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
+from hps.contracts.table_verbs import TableVerbs
 from hps.errors import ConfigError
+from hps.gpu_cache.device import Memory
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.kernels import KernelArgs
@@ -46,7 +48,7 @@ class HostOrder:
         self._turn = threading.RLock()
 
     @contextmanager
-    def verb(self, *memory: torch.Tensor) -> Iterator[None]:
+    def verb(self, *memory: Memory | torch.Tensor) -> Iterator[None]:
         """As VerbOrder.verb."""
         with self._turn:
             self._device.enter(memory)
@@ -137,11 +139,11 @@ class HostDevice:
             if not self._queue and self.depth == 0:
                 self._held.clear()
 
-    def enter(self, memory: Iterable[torch.Tensor] = ()) -> None:
+    def enter(self, memory: Iterable[Memory | torch.Tensor] = ()) -> None:
         """A verb begins; nobody else gets its memory before what it queues is done."""
         with self._lock:
             self.depth += 1
-            self._held += memory
+            self._held += [one.memory if isinstance(one, Memory) else one for one in memory]
 
     def leave(self) -> None:
         """A verb ends."""
@@ -156,7 +158,12 @@ class HostDevice:
 
 
 class AskedCache(DeviceCache):
-    """A DeviceCache that tells of a refused gradient at once, as the caches of the host do."""
+    """A DeviceCache that tells of a refused gradient at once, as the caches of the host do: so it
+    is asked alone."""
+
+    @property
+    def together(self) -> TableVerbs | None:
+        return None
 
     def find_overflow(self, plan: DevicePlan, lr: float) -> int:
         """Also of what sum_gradients has found, for a device tells of both together."""

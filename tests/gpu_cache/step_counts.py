@@ -27,6 +27,7 @@ from benchmarks.gpu_cache.null_device import ResidentCache
 from hps import _C
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
+from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
@@ -120,15 +121,18 @@ class CountedSteps:
             for rows in warm:
                 rows.release()
         with device.counting("training"):
-            for name, rows in held.items():
-                rows.pool(self.pooling, self._outs[name])
+            server.pull_tables(
+                [
+                    PooledRead(name, keys, self.pooling, self._outs[name], rows)
+                    for name, rows in held.items()
+                ]
+            )
         updates = [
             RowUpdate(name, keys, self._grads, held[name], self.pooling) for name in self.names
         ]
         with device.counting("training"):
             server.apply(updates)
-            for rows in held.values():
-                rows.release()
+            queued.release(list(held.values()))
 
     def counts(self, keys: Keys) -> Counts:
         """Of one step."""

@@ -7,6 +7,7 @@ order is what the log tells. CudaVerbOrder, CudaDevice's events and the pipeline
 hps's own, over a `torch.cuda` of stand-ins.
 """
 
+import ctypes
 import itertools
 import re
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -66,7 +68,7 @@ class StreamDevice(HostDevice):
         reads: list[Block] = []
         writes: list[Block] = []
         struct = self.args.struct_of(kernel)
-        for address, is_const in self._pointers(struct, args[0]):
+        for address, is_const in self._pointers(struct, args[0], kernel):
             block = self.streams.find(address)
             if block is not None:
                 (reads if is_const else writes).append(block)
@@ -161,14 +163,25 @@ class StreamDevice(HostDevice):
             self.streams.work(self.current().number, what, reads, writes)
             yield
 
-    def _pointers(self, struct: str, args: Any) -> Iterator[tuple[int, bool]]:
-        """Every 64-bit number of an argument struct, and whether it points to what is const."""
+    def _pointers(self, struct: str, args: Any, kernel: str) -> Iterator[tuple[int, bool]]:
+        """Every 64-bit number of an argument struct, and whether it points to what is const; Tables
+        are followed to the structs of all tables."""
         structs = self.args._structs
         for name, kind, _ in structs[struct][1]:
             if kind in structs:
-                yield from self._pointers(kind, args[name])
+                yield from self._pointers(kind, args[name], kernel)
             elif kind == "u8":
                 yield int(args[name]), (struct, name) in self._const
+        if struct == "Tables":
+            of_each = self.args.table_struct_of(kernel)
+            for one in self._structs_at(of_each, int(args["args"]), int(args["num_tables"])):
+                yield from self._pointers(of_each, one, kernel)
+
+    def _structs_at(self, struct: str, address: int, count: int) -> NDArray[Any]:
+        """As they are there now: the copy that brought them was done at once."""
+        dtype = self.args.dtype(struct)
+        words = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
+        return np.frombuffer(words, dtype)
 
 
 def _const_pointers(source: str) -> set[tuple[str, str]]:
@@ -200,7 +213,7 @@ class FakeStream:
 
     def __init__(self, device: StreamDevice) -> None:
         self._device = device
-        self.number = device.new_number()
+        self.number = self.cuda_stream = device.new_number()
 
     def wait_event(self, event: "FakeEvent") -> None:
         if not self._device.is_left_out(f"{called_from()}: wait_event"):

@@ -5,6 +5,7 @@ warps are left alone for long, and one is not run before all others are done: no
 the progress of another warp.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import hps
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.table_block import TableBlock
 from tests.gpu_cache.cache_pair import CachePair, take_step
 from tests.gpu_cache.host_device import AskedCache
 from tests.gpu_cache.simt_grid import (
@@ -57,15 +59,17 @@ def deduplicate(device: GridDevice, **changes: Any) -> Any:
     keys = np.random.default_rng(5).integers(0, 50, 200).astype(np.uint64)
     table = np.full(512, 0xFFFFFFFF, np.uint32)
     places = np.zeros(200, np.uint32)
-    args = device.args.new("PlaceKey")
-    batch = args["batch"]
+    batch = np.zeros(1, device.args.dtype("BatchArgs"))
     batch["keys"], batch["num_occurrences"] = keys.ctypes.data, len(keys)
     batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
     batch["places"] = places.ctypes.data
     for name, value in changes.items():
         batch[name] = value
+    owner = SimpleNamespace(heads={"batch": batch.tobytes()})
+    fields = dict.fromkeys(("keys", "given", "rank_before"), 0)
     with device.order().verb():
-        device.launch("PlaceKey", args, len(keys))
+        block = TableBlock(device, "PlaceKey", [owner], [[len(keys)]], fields)
+        block.launch("PlaceKey", 0)
     device.work_off(device.num_queued)
     return keys, table
 

@@ -44,13 +44,13 @@ def test_a_count_that_changes_is_told_with_its_place() -> None:
     record = read_record()
     changed = copy.deepcopy(record)
     verbs = changed["1"]["all hits"]["verbs"]
-    verbs["copy: find"]["launches"] += 1
-    verbs["training: pool"]["copies"] = 1
-    changed["10"]["all hits"]["kernels"]["Tick"] -= 1
+    verbs["copy: look_up"]["launches"] += 1
+    verbs["training: pool"]["waits"] = 1
+    changed["10"]["misses, full"]["kernels"]["FillRow"] -= 1
     assert [line.partition(";")[0] for line in differences(record, changed, RENEW)] == [
-        "1 / all hits / verbs / copy: find / launches grew from 5 to 6",
-        "1 / all hits / verbs / training: pool / copies grew from 0 to 1",
-        "10 / all hits / kernels / Tick fell from 10 to 9",
+        "1 / all hits / verbs / copy: look_up / launches grew from 9 to 10",
+        "1 / all hits / verbs / training: pool / waits grew from 0 to 1",
+        "10 / misses, full / kernels / FillRow fell from 10 to 9",
     ]
 
 

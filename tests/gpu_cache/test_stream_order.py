@@ -55,7 +55,12 @@ def run_pipeline(
     for module in (arrays, batch_rows, bags):
         monkeypatch.setattr(module, "HOST", "the host")
     tables = [
-        hps.TableConfig(name=name, dim=6, optimizer=hps.Adagrad(lr=0.1), features=[name])
+        hps.TableConfig(
+            name=name,
+            dim=6,
+            optimizer=hps.Adagrad(lr=0.1),
+            features=[f"{name}{i}" for i in range(3)],
+        )
         for name in TABLES
     ]
 
@@ -93,13 +98,13 @@ def run_pipeline(
 
 def train(server: Any, pipeline_type: type[hps.Pipeline], batches: list[hps.Batch]) -> None:
     """Steps of growing batches, so that plans take new memory, with what else a loop asks for."""
-    embeddings = [hps.SparseEmbedding(server, name, pooling="mean") for name in TABLES]
+    embeddings = hps.SparseEmbeddings(server, pooling="mean")
     optimizer = hps.RowOptimizer(server)
     with pipeline_type(batches, server, depth=2) as pipeline:
         for number, batch in enumerate(pipeline):
             labels = batch.labels.mean()  # as a model has it, before rows are asked for
-            outputs = [embedding(batch) for embedding in embeddings]
-            loss = sum((output * output).sum() for output in outputs) + labels
+            output = embeddings(batch)
+            loss = (output * output).sum() + labels
             loss.backward()
             optimizer.step()
             if number == 2:
@@ -197,7 +202,7 @@ def work_on_two_streams(monkeypatch: pytest.MonkeyPatch, *left_out: str) -> Stre
 CROSSING = {
     "DeviceCache.__init__": "the table",
     "Arena.__init__ in DevicePlan._grow": "a plan",
-    "Arena.__init__ in DevicePlan.sums": "its sums",
+    "Arena.__init__ in SumsArena.__init__": "its sums",
     "Failures.__init__": "the flag",
     "the caller": "gradients",
     "DeviceCache._queue_reserve": "victims",

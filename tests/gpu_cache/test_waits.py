@@ -133,16 +133,30 @@ def test_what_was_found_is_not_believed_once_a_reserve_is_queued(full: Full) -> 
 
 
 def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> None:
-    """A look-up of all tables comes before their turns: other batches may come between."""
-    name, queued, keys = full.stack.name, full.server.queued, full.known[-40:]
-    expected = full.server.pull(name, keys).copy()
+    """A look-up of all tables comes before their turns, if a row is missing: other batches may come
+    between."""
+    name, queued, known = full.stack.name, full.server.queued, full.known[-40:]
+    expected = full.server.pull(name, known).copy()
+    keys = np.append(known, full.steps.new_keys()[:1])
     pin = queued.pinning({name: keys})
     for _ in range(12):
         full.steps.step(full.steps.new_keys())
-    assert (full.stack.cache.contains(keys) == 0).any(), "no row has left"
+    assert (full.stack.cache.contains(known) == 0).any(), "no row has left"
     with pin(name, keys) as rows:
-        assert np.array_equal(rows.gather(), expected)
+        assert np.array_equal(rows.gather()[:-1], expected)
     assert full.holds_all()
+
+
+def test_rows_that_are_all_here_are_pinned_as_soon_as_that_is_known(full: Full) -> None:
+    name, queued, known = full.stack.name, full.server.queued, full.known[-40:]
+    expected = full.server.pull(name, known).copy()
+    pin = queued.pinning({name: known})
+    for _ in range(12):
+        full.steps.step(full.steps.new_keys())
+    with pin(name, known) as rows:
+        assert np.array_equal(rows.gather(), expected)
+        assert full.stack.cache.pins == len(known)
+    assert full.stack.cache.pins == 0
 
 
 def test_a_plan_that_is_pinned_twice_takes_its_slots_once(full: Full) -> None:
@@ -212,3 +226,14 @@ def test_the_256th_pin_of_a_row_is_refused_although_nothing_is_missing(full: Ful
     seen.clear()
     held = [full.pin(key) for _ in range(255)]
     assert not seen, "plans that pin nothing are still counted"
+
+
+def test_pins_that_come_with_a_look_up_of_all_tables_count_towards_the_255(full: Full) -> None:
+    name, queued, key = full.stack.name, full.server.queued, full.known[-1:]
+    held = [queued.pinning({name: key})(name, key) for _ in range(255)]
+    assert full.stack.cache.pins == 255
+    pin = queued.pinning({name: key})
+    with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
+        pin(name, key)
+    queued.release(held)
+    assert full.stack.cache.pins == 0

@@ -127,26 +127,27 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   std::vector<uint32_t> ids, run_ids(most_hot_runs);
   for (const int64_t position : positions) ids.push_back(inverse[position]);
   std::vector<int64_t> starts(static_cast<size_t>(num_unique) + 1);
-  std::vector<int32_t> hot_ranks(static_cast<size_t>(num_unique));
+  std::vector<int32_t> hot_ranks(static_cast<size_t>(num_unique) + 1);
   std::vector<float> run_sums(most_hot_runs * static_cast<size_t>(cache.dim));
-  const SumArgs args = {cache,
-                        plan->batch(),
-                        view.values,
-                        bags == nullptr ? nullptr : rows.data(),
-                        view.weights,
-                        positions.data(),
-                        ids.data(),
-                        starts.data(),
-                        hot_ranks.data(),
-                        run_sums.data(),
-                        run_ids.data(),
-                        plan->ReserveSums(cache.dim),
-                        num_unique,
-                        static_cast<int64_t>(most_hot_runs)};
-  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, args, i); });
+  SumArgs args = {};
+  args.cache = cache;
+  args.batch = plan->batch();
+  args.gradients = view.values;
+  args.weights = view.weights;
+  args.bags = bags == nullptr ? nullptr : rows.data();
+  args.positions = positions.data();
+  args.starts = starts.data();
+  args.hot_ranks = hot_ranks.data();
+  args.run_sums = run_sums.data();
+  args.run_ids = run_ids.data();
+  args.sums = plan->ReserveSums(cache.dim);
+  args.bound = num_unique;
+  args.most_hot_runs = static_cast<int64_t>(most_hot_runs);
+  const FindStartArgs find = {ids.data(), starts.data(), num_occurrences};
+  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, find, i); });
   launcher.one(num_unique, [&](auto group, int64_t i) { CountRunsOne(group, args, i); });
-  SumUp(args.hot_ranks, num_unique);
-  const int64_t num_hot_runs = args.hot_ranks[num_unique - 1];
+  SumUp(args.hot_ranks, num_unique + 1);
+  const int64_t num_hot_runs = args.hot_ranks[num_unique];
   launcher.rows(cache.dim, num_unique + num_hot_runs,
                 [&](auto group, int64_t i) { SumRunOne(group, args, i); });
   launcher.any(num_hot_runs, [&](auto group, int64_t i) { SumBlockOne(group, args, i); });

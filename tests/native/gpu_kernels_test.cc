@@ -154,7 +154,13 @@ void TestARefusedGradientStopsEveryUpdate() {
   gradients[4 * 4 + 2] = INFINITY;
   HPS_CHECK(lab->SumGradients(&plan, gradients.data()) == 1);
   Failure failure = {};
-  const NoteFailureArgs note = {plan.batch(), &failure, 3};
+  TryArgs tried[2] = {};
+  BatchNumbers finite = {};
+  finite.culprit = kNoCulprit;
+  tried[0].batch.numbers = &finite;
+  tried[1].batch = plan.batch();
+  tried[1].number = 3;
+  const NoteFailureArgs note = {{tried, nullptr, 2}, &failure};
   NoteFailureOne(HostGroup{}, note, 0);
   HPS_CHECK(failure.is_set == 1 && failure.cache == 3 && failure.key == 9);
   std::vector<float> before(20), after(20);
@@ -168,14 +174,12 @@ void TestARefusedGradientStopsEveryUpdate() {
   for (int64_t i = 0; i < 3; ++i) ApplyOne<OptimizerKind::kSgd>(HostGroup{}, apply, i);
   lab.Gather(&plan, after.data());
   HPS_CHECK(before != after && lab.num_rows() == 3);
-  const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2};
-  std::vector<int64_t> starts(4, -1);
-  SumArgs sum = {};
-  sum.batch = plan.batch();
-  sum.sorted_ids = sorted.data();
-  sum.starts = starts.data();
-  for (int64_t i = 0; i < 5; ++i) FindStartOne(HostGroup{}, sum, i);
-  HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5}));
+  // Of two tables, with room for a fourth id in the first.
+  const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2, 5, 6, 6};
+  std::vector<int64_t> starts(8, -1);
+  const FindStartArgs find = {sorted.data(), starts.data(), 8};
+  for (int64_t i = 0; i < 8; ++i) FindStartOne(HostGroup{}, find, i);
+  HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5, -1, 5, 6, 8}));
   lab->Release(&plan);
 }
 

@@ -30,7 +30,21 @@ namespace {
       Body(group, args, i);                                                  \
     }                                                                        \
   }
+#define HPS_GRID_TABLES_KERNEL(Name, Body, Args, kLanes)                           \
+  void Run##Name(const void* words, int64_t count) {                               \
+    Tables tables;                                                                 \
+    std::memcpy(&tables, words, sizeof(tables));                                   \
+    const DeviceGroup<kLanes> group;                                               \
+    const int64_t threads = ::grid::BlockSize().x;                                 \
+    const int64_t stride = ::grid::GridSize().x * threads / kLanes;                \
+    const int64_t i = (::grid::Block().x * threads + ::grid::Thread().x) / kLanes; \
+    ForItems<Args>(tables, i, count, stride, [&](const Args& args, int64_t item) { \
+      ::grid::BeginItem();                                                         \
+      Body(group, args, item);                                                     \
+    });                                                                            \
+  }
 HPS_GPU_KERNELS(HPS_GRID_KERNEL)
+HPS_TABLES_KERNELS(HPS_GRID_TABLES_KERNEL)
 
 }  // namespace
 }  // namespace hps
@@ -38,7 +52,10 @@ HPS_GPU_KERNELS(HPS_GRID_KERNEL)
 namespace grid {
 
 #define HPS_GRID_ENTRY(Name, Body, Args, kLanes) {#Name, sizeof(hps::Args), kLanes, hps::Run##Name},
-const Kernel kKernels[] = {HPS_GPU_KERNELS(HPS_GRID_ENTRY)};
+#define HPS_GRID_TABLES_ENTRY(Name, Body, Args, kLanes) \
+  {#Name, sizeof(hps::Tables), kLanes, hps::Run##Name},
+const Kernel kKernels[] = {HPS_GPU_KERNELS(HPS_GRID_ENTRY)
+                               HPS_TABLES_KERNELS(HPS_GRID_TABLES_ENTRY)};
 const int kNumKernels = sizeof(kKernels) / sizeof(kKernels[0]);
 
 }  // namespace grid

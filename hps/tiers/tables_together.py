@@ -1,0 +1,142 @@
+"""TablesTogether: what a step asks of the rows of several tables on one device, asked at once.
+
+Above it: parameter_server/rows.py (pull_tables), parameter_server/batches.py (apply, release).
+Below it: the verbs of the caches' device (hps/contracts/table_verbs.py), BatchRows. Caches of the
+host have none of this: their tables are asked one by one, or by a native batch (joint_rows.py).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from hps.common.arrays import AnyArray, PoolArguments
+from hps.common.locks import OwnedLock, assert_held
+from hps.common.row_layout import Floats, Keys
+from hps.contracts.table_verbs import (
+    BagsOfTable,
+    CacheBesideOthers,
+    KeysOfTable,
+    OfTable,
+    TableVerbs,
+)
+from hps.tiers.batch_rows import BatchRows
+from hps.tiers.top_tier import TableStack
+
+if TYPE_CHECKING:
+    import torch
+
+    from hps.common.bags import BagPooling
+    from hps.contracts.tiers import Flags
+
+
+class TablesTogether:
+    """Verbs over the pinned rows of several tables, no table twice in a call.
+
+    Args:
+        verbs: of their caches.
+        lock: the server's.
+        device: of the caches, as torch names it.
+    """
+
+    def __init__(self, verbs: TableVerbs, lock: OwnedLock, device: str) -> None:
+        self._verbs = verbs
+        self._lock = lock
+        self._device = device
+
+    @classmethod
+    def of(
+        cls, stacks: Iterable[TableStack], lock: OwnedLock, device: str
+    ) -> "TablesTogether | None":
+        """Of a server's tables, or None if each of them is to be asked by itself."""
+        caches = [stack.cache for stack in stacks]
+        found = [one.together if isinstance(one, CacheBesideOthers) else None for one in caches]
+        if not found or found[0] is None or any(verbs is None for verbs in found):
+            return None
+        return cls(found[0], lock, device)
+
+    def ask(self, keys: Sequence[tuple[TableStack, Keys]]) -> list[Callable[[], "Flags"]]:
+        """As CachedTier.ask of each. Under the lock, which what it returns does not need."""
+        assert_held(self._lock)
+        return self._verbs.ask([(stack.cache, own) for stack, own in keys])
+
+    def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
+        """Queues the look-up of the keys of rows that were begun. Under the lock."""
+        assert_held(self._lock)
+        begun = perf_counter()
+        self._verbs.look_up(
+            [KeysOfTable(rows.stack.cache, rows.held_plan(), keys) for rows, keys in asked]
+        )
+        _share([rows.stack for rows, _ in asked], perf_counter() - begun)
+
+    def pin_found(self, rows: Sequence[BatchRows]) -> list[BatchRows]:
+        """Pins those whose rows were all found, as CachedTier.pin_here, which takes no slot; what
+        it returns. After the look-up was waited for."""
+        with self._lock:
+            still = [one for one in rows if one.stack.moving is None]
+            tables = [OfTable(one.stack.cache, one.held_plan()) for one in still]
+            begun = perf_counter()
+            is_pinned = self._verbs.pin_found(tables)
+            pinned = [one for one, is_done in zip(still, is_pinned, strict=True) if is_done]
+            _share([one.stack for one in pinned], perf_counter() - begun)
+            for one in pinned:
+                one.stack.counters.hits += one.held_plan().num_unique
+            return pinned
+
+    def pool(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
+        """As BatchRows.pool of each.
+
+        Raises:
+            ConfigError: rows of a table were released, or are of another number of keys; nothing is
+                pooled.
+        """
+        with self._lock:
+            tables = []
+            for rows, pooling, out in asked:
+                plan = rows.held_plan()
+                pooling.check(plan.num_occurrences, f"the pinned rows of table {rows.table!r}")
+                bags = pooling.arguments(self._device)
+                tables.append(BagsOfTable(rows.stack.cache, plan, *bags, cast("Floats", out)))
+            begun = perf_counter()
+            self._verbs.pool(tables)
+            _share([rows.stack for rows, _, _ in asked], perf_counter() - begun)
+
+    def sum_gradients(
+        self, work: Sequence[tuple[TableStack, BatchRows, Floats, PoolArguments | None]]
+    ) -> None:
+        """As TableStack.sum_gradients of each; what is not finite is told later. Under the lock."""
+        assert_held(self._lock)
+        tables = []
+        for stack, rows, grads, bags in work:
+            offsets, weights, mean = (None, None, False) if bags is None else bags
+            plan = rows.held_plan()
+            tables.append(BagsOfTable(stack.cache, plan, offsets, weights, mean, grads))
+        begun = perf_counter()
+        self._verbs.sum_gradients(tables)
+        self._verbs.find_overflow([_of(stack, rows) for stack, rows, _, _ in work])
+        _share([stack for stack, *_ in work], perf_counter() - begun)
+
+    def applying(self, work: Sequence[tuple[TableStack, BatchRows]]) -> Callable[[], None]:
+        """As TableStack.applying of each: one call. Under the lock."""
+        assert_held(self._lock)
+        for stack, _ in work:
+            stack.changes += 1
+        return partial(self._verbs.apply, [_of(stack, rows) for stack, rows in work])
+
+    def release(self, rows: Sequence[BatchRows]) -> None:
+        """As BatchRows.release of each; may be repeated, after an interrupt."""
+        with self._lock:
+            held = [one for one in rows if one.plan is not None]
+            self._verbs.abandon([OfTable(one.stack.cache, one.held_plan()) for one in held])
+            for one in held:
+                one.give_up_plan()
+
+
+def _of(stack: TableStack, rows: BatchRows) -> OfTable:
+    return OfTable(stack.cache, rows.held_plan(), float(stack.rates[stack.name]))
+
+
+def _share(stacks: Sequence[TableStack], seconds: float) -> None:
+    """Adds what a verb took to the counters of its tables, as if each had taken as long."""
+    for stack in stacks:
+        stack.counters.seconds += seconds / len(stacks)

@@ -1,0 +1,231 @@
+"""A step's verbs over several tables, launched once, do what the host build does with each table.
+
+Above it: pytest. Below it: device_batch.py over host memory, whose work is done late, and over
+emulated warps; hps._C.GpuCache, a table at a time.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+import hps
+from hps import _C
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
+from tests.gpu_cache.cache_pair import cache_options, capacity_of
+from tests.gpu_cache.host_device import HostDevice
+from tests.gpu_cache.simt_grid import SEEDED, Grid, GridDevice, find_compiler
+from tests.lab import random_floats
+
+BAGS, FEATURES = 24, 2
+# A dim that lanes take in pieces of 16 bytes and ones that they do not; two tables of one optimizer
+# apart from each other.
+TABLES = (
+    (hps.RowWiseAdagrad(lr=0.1), 16),
+    (hps.SGD(lr=0.1), 6),
+    (hps.Adam(), 4),
+    (hps.RowWiseAdagrad(lr=0.1), 5),
+    (hps.FTRL(), 8),
+    (hps.Adagrad(lr=0.1), 16),
+)
+
+
+class Tables:
+    """Tables of a device, and the host build of each.
+
+    Args:
+        device: whose verbs are asked for all tables at once.
+    """
+
+    def __init__(self, device: HostDevice) -> None:
+        self.device = device
+        self.failures = Failures(device)
+        self.ours: list[Any] = []
+        self.theirs: list[Any] = []
+        for number, (optimizer, dim) in enumerate(TABLES):
+            options = cache_options(optimizer, dim, capacity_of(optimizer, dim, 3))
+            options["stream"] = number
+            self.ours.append(DeviceCache(device, self.failures, options))
+            self.theirs.append(_C.GpuCache(pool=_C.ThreadPool(1), **options))
+        empty = np.empty(0, np.uint64)
+        self.plans = [one.make_plan(empty, None) for one in self.ours]
+        self.twins = [one.make_plan(empty, None) for one in self.theirs]
+        self.verbs = self.ours[0].together
+        self.kept: list[Any] = []  # what queued work reads and writes
+
+    def of(self, lr: float = 0.0) -> list[OfTable]:
+        return [OfTable(*one, lr) for one in zip(self.ours, self.plans, strict=True)]
+
+    def keep(self, array: Any) -> Any:
+        """On the device."""
+        if array is None:
+            return None
+        tensor = torch.from_numpy(array).clone()
+        self.kept.append(tensor)
+        return tensor
+
+    def bring(self, keys: list[Any]) -> None:
+        """Looks up all tables at once, pins those that lack nothing at once, fills the others."""
+        given = [self.keep(one.view(np.int64)) if len(one) % 2 else one for one in keys]
+        self.verbs.look_up(
+            [
+                KeysOfTable(cache, plan, own)
+                for cache, plan, own in zip(self.ours, self.plans, given, strict=True)
+            ]
+        )
+        pinned = self.verbs.pin_found(self.of())
+        for number, own in enumerate(keys):
+            ours, plan = self.ours[number], self.plans[number]
+            theirs, twin = self.theirs[number], self.twins[number]
+            theirs.make_plan(own, twin)
+            theirs.find(twin, 0, -1)
+            assert pinned[number] == (twin.num_missing == 0)
+            assert theirs.reserve(twin)
+            rows = np.zeros((twin.num_missing, ours.row_bytes), np.uint8)
+            found = np.zeros(twin.num_missing, np.uint8)
+            theirs.fill(twin, rows, found, 0.1, False)
+            if not pinned[number]:
+                assert ours.begin_reserve(plan) and ours.end_reserve(plan)
+                ours.fill(plan, rows, found, 0.1, False)
+
+    def step(self, bags: list[Any], lr: float) -> None:
+        """Pools, sums, tries, applies, and lets go, all tables at once."""
+        outs, asked, sums, expected = [], [], [], []
+        for number, (offsets, weights, mean, grads) in enumerate(bags):
+            cache, plan = self.ours[number], self.plans[number]
+            out = np.zeros((BAGS, FEATURES * TABLES[number][1]), np.float32)
+            self.theirs[number].pool(self.twins[number], offsets, weights, mean, out)
+            expected.append(out)
+            outs.append(self.keep(np.zeros_like(out)))
+            own = self.keep(offsets), self.keep(weights), mean
+            asked.append(BagsOfTable(cache, plan, *own, cast("Any", outs[-1])))
+            sums.append(BagsOfTable(cache, plan, *own, self.keep(grads)))
+            self.theirs[number].sum_bag_gradients(self.twins[number], offsets, weights, mean, grads)
+            self.theirs[number].find_overflow(self.twins[number], lr)
+            self.theirs[number].apply(self.twins[number], lr)
+            self.theirs[number].abandon(self.twins[number])
+        self.verbs.pool(asked)
+        self.verbs.sum_gradients(sums)
+        self.verbs.find_overflow(self.of(lr))
+        self.verbs.apply(self.of(lr))
+        self.verbs.abandon(self.of())
+        self.device.work_off(self.device.num_queued)
+        for out, other in zip(outs, expected, strict=True):
+            assert out.numpy().tobytes() == other.tobytes()
+
+    def compare(self) -> None:
+        for ours, theirs in zip(self.ours, self.theirs, strict=True):
+            mine = ours.stats()
+            others = theirs.stats()
+            assert others == {name: mine[name] for name in others}
+            images = [np.zeros((ours.capacity_rows, ours.row_bytes), np.uint8) for _ in range(2)]
+            ends = [
+                one.scan(0, "stored", rows)
+                for one, rows in zip((ours, theirs), images, strict=True)
+            ]
+            assert ends[0] == ends[1] and images[0].tobytes() == images[1].tobytes()
+
+
+def draw(random: Any, step: int) -> tuple[list[Any], list[Any]]:
+    """Keys and bags of all tables: one has none, one a key that fills whole blocks of runs."""
+    keys, bags = [], []
+    for number, (_, dim) in enumerate(TABLES):
+        length = 0 if number == (step + 1) % len(TABLES) else int(random.integers(60, 120))
+        own = random.integers(0, 150, length).astype(np.uint64)
+        if number == step % len(TABLES):
+            own = np.concatenate([np.full(2200, 7, np.uint64), own])
+        if step % 3 == 2 and len(own):
+            own = own % 5
+        cuts = np.sort(random.integers(0, len(own) + 1, BAGS * FEATURES - 1))
+        offsets = np.array([0, *cuts, len(own)], np.int64)
+        weights = random_floats(random, len(own)) if number % 3 == 1 else None
+        grads = random_floats(random, BAGS * FEATURES, dim)
+        keys.append(own)
+        bags.append((offsets, weights, number % 2 == 0, grads))
+    return keys, bags
+
+
+def test_steps_over_tables_of_several_optimizers_have_the_bits_of_each_tables_own() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(11)
+    was_pinned = 0
+    for step in range(9):
+        keys, bags = draw(random, step)
+        before = [one for one, _ in tables.device.launches].count("CommitEntry")
+        tables.bring(keys)
+        was_pinned += [one for one, _ in tables.device.launches].count("CommitEntry") - before < 5
+        tables.step(bags, 0.3 / (step + 1))
+    tables.compare()
+    assert was_pinned, "no step pinned tables at once"
+
+
+def test_each_verb_is_launched_once_for_all_tables() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(12)
+    for _ in range(2):
+        keys, bags = draw(random, 2)
+        tables.device.launches.clear()
+        tables.bring([one % np.uint64(5) for one in keys])
+        tables.step(bags, 0.1)
+    names = [name for name, _ in tables.device.launches]
+    kinds = {type(optimizer) for optimizer, _ in TABLES}
+    assert [one for one in names if one.startswith("Apply")] == list(
+        dict.fromkeys(one for one in names if one.startswith("Apply"))
+    )
+    assert len([one for one in names if one.startswith(("Apply", "Try"))]) == 2 * len(kinds)
+    assert all(names.count(one) == 1 for one in set(names)), names
+    assert len(names) == 22 + 2 * len(kinds) - 1, names
+
+
+def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none_is_updated() -> (
+    None
+):
+    tables, random = Tables(HostDevice()), np.random.default_rng(13)
+    keys, bags = draw(random, 3)
+    for number in (1, 3):
+        bags[number][3][:] = np.inf
+    tables.bring(keys)
+    before = [one.num_rows for one in tables.ours]
+    sums = []
+    for number, (offsets, weights, mean, grads) in enumerate(bags):
+        own = tables.keep(offsets), tables.keep(weights), mean
+        cache, plan = tables.ours[number], tables.plans[number]
+        sums.append(BagsOfTable(cache, plan, *own, tables.keep(grads)))
+    tables.verbs.sum_gradients(sums)
+    tables.verbs.find_overflow(tables.of(0.1))
+    tables.verbs.apply(tables.of(0.1))
+    told = [one.failed_key(wait=True) for one in tables.ours]
+    assert [number for number, key in enumerate(told) if key is not None] == [1]
+    assert [one.num_rows for one in tables.ours] == before
+    tables.verbs.abandon(tables.of())
+    assert not any(one.pins for one in tables.ours)
+
+
+def test_sums_that_others_have_overwritten_are_not_applied() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(14)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    caches = list(zip(tables.ours, tables.plans, bags, strict=True))[:2]
+    sums = [
+        BagsOfTable(cache, plan, tables.keep(offsets), None, mean, tables.keep(grads))
+        for cache, plan, (offsets, _, mean, grads) in caches
+    ]
+    tables.verbs.sum_gradients(sums)
+    kept = tables.plans[0].sums
+    tables.verbs.sum_gradients(sums)
+    assert tables.plans[0].sums.arena is kept.arena, "memory was not used again"
+    with pytest.raises(AssertionError, match="overwritten"):
+        _ = kept.address
+    tables.verbs.sum_gradients(sums[:1])
+    assert tables.plans[0].sums.arena is not tables.plans[1].sums.arena
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")
+def test_warps_whose_groups_work_on_several_tables_at_once_have_the_same_bits() -> None:
+    tables, random = Tables(GridDevice(Grid(), SEEDED, 5)), np.random.default_rng(15)
+    for step in range(2):
+        keys, bags = draw(random, step)
+        tables.bring(keys)
+        tables.step(bags, 0.1)
+    tables.compare()

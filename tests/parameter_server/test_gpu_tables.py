@@ -1,0 +1,144 @@
+"""Several tables with a gpu_cache on a device are asked at once, with the bits of a server that has
+none.
+
+Above it: pytest. Below it: a server over the CUDA cache's launcher, on a device of host memory.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hps
+from hps.common import arrays, bags
+from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
+from hps.parameter_server.opening import Tiers
+from hps.parameter_server.server import RowUpdate
+from hps.tiers import batch_rows
+from tests.parameter_server.test_gpu_tier import EagerDevice, random_batch, with_bags
+
+TABLES = {
+    "ads": (6, hps.Adagrad(lr=0.1)),
+    "users": (16, hps.SGD(lr=0.1)),
+    "places": (4, hps.Adagrad(lr=0.2)),
+}
+
+
+def batches(are_measured: bool) -> list[hps.Batch]:
+    """Of growing and shrinking numbers of keys; one table's now and then none."""
+    found = []
+    for seed in range(24):
+        features = {}
+        for number, name in enumerate(TABLES):
+            longest = 0 if (seed + number) % 8 == 5 else 4
+            batch = random_batch(100 * number + seed, longest, weighted=number == 1, distinct=3000)
+            ids = batch.features["ads"]
+            features[name] = with_bags(ids) if are_measured else ids
+        found.append(hps.Batch(features, torch.zeros(40, 0), torch.ones(40)))
+    return found
+
+
+def config_of(folder: Path, gpu: hps.GpuCacheConfig | None) -> hps.Config:
+    tables = [
+        hps.TableConfig(name=name, dim=dim, optimizer=optimizer)
+        for name, (dim, optimizer) in TABLES.items()
+    ]
+    return hps.Config(path=folder / "store", tables=tables, gpu=gpu)
+
+
+def train(server: hps.ParameterServer, given: list[hps.Batch], depth: int) -> list[Any]:
+    embeddings = hps.SparseEmbeddings(server, dict.fromkeys(TABLES, 3), pooling="mean")
+    optimizer = hps.RowOptimizer(server)
+    found: list[Any] = []
+    with hps.Pipeline(given, server, depth=depth) as pipeline:
+        for batch in pipeline:
+            output = embeddings(batch)
+            (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
+            optimizer.step()
+            found.append(output.detach().numpy().tobytes())
+    return [found, [server.digest(name) for name in TABLES], server.pins]
+
+
+class Launched:
+    """A server over a device whose tensors are the host's."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+        self.device = EagerDevice()
+        failures = Failures(self.device)
+        tiers = Tiers(
+            make_gpu_caches=lambda config: make_gpu_caches(
+                config, lambda options: DeviceCache(self.device, failures, options)
+            )
+        )
+        gpu = hps.GpuCacheConfig(bytes=num_bytes, device="cpu")
+        self.server = hps.ParameterServer(config_of(folder, gpu), _tiers=tiers)
+        for module in (arrays, batch_rows, bags):
+            monkeypatch.setattr(module, "HOST", "the host")
+
+    def launches(self, kernel: str) -> int:
+        return [name for name, _ in self.device.launches].count(kernel)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("num_bytes", [400_000, 4_000_000])
+def test_training_of_several_tables_has_the_same_bits_with_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, num_bytes: int
+) -> None:
+    with hps.ParameterServer(config_of(tmp_path / "plain", None)) as server:
+        expected = train(server, batches(are_measured=False), 0)
+    launched = Launched(tmp_path / "launched", monkeypatch, num_bytes)
+    with launched.server as server:
+        given = batches(are_measured=True)
+        assert train(server, given, depth) == expected
+        # All tables at once, however many have keys.
+        assert launched.launches("Pool") == launched.launches("SumRun") == len(given)
+        assert launched.launches("ApplySgd") <= len(given)
+        assert launched.launches("Release") == len(given)
+        assert (server.stats()["gpu_cache"]["evictions"] > 0) == (num_bytes < 1_000_000)
+
+
+def test_a_batch_that_cannot_be_pinned_gives_back_the_tables_that_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables whose rows are all here are pinned at once, before others are refused."""
+    launched = Launched(tmp_path, monkeypatch, 120_000)
+    with launched.server as server:
+        queued = server.queued
+        assert queued is not None
+        few, many = torch.arange(4), torch.arange(5000)
+        server.pull("ads", few)
+        with server.pin("ads", few):
+            pass
+        pin = queued.pinning({"ads": few, "users": many})
+        assert server.pins == len(few), "what was found is pinned at once"
+        rows = pin("ads", few)
+        with pytest.raises(hps.CapacityError, match="'users'"):
+            pin("users", many)
+        rows.release()
+        assert server.pins == 0
+        pin = queued.pinning({"users": many, "ads": few})
+        with pytest.raises(hps.CapacityError, match="'users'"):
+            pin("users", many)
+        assert server.pins == 0, "rows that nobody was given are held"
+
+
+def test_a_refused_gradient_of_one_table_changes_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = Launched(tmp_path, monkeypatch, 4_000_000)
+    with launched.server as server:
+        keys = torch.arange(5)
+        widths = {name: dim for name, (dim, _) in TABLES.items()}
+        server.apply([RowUpdate(name, keys, torch.ones(5, dim)) for name, dim in widths.items()])
+        before = [server.pull(name, keys).numpy().copy() for name in TABLES]
+        grads = {name: torch.ones(5, dim) for name, dim in widths.items()}
+        grads["places"][3, 1] = np.inf
+        server.apply([RowUpdate(name, keys, one) for name, one in grads.items()])
+        with pytest.raises(hps.NonFiniteError, match="'places', key 3:"):
+            server.pull("places", keys)
+        for name, rows in zip(TABLES, before, strict=True):
+            assert np.array_equal(server.pull(name, keys).numpy(), rows)
