@@ -21,7 +21,9 @@ import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from hps.cli.main import main
 from tests.ports import HeldPort
@@ -176,14 +180,17 @@ def run_command(command: str, shell: Shell) -> str:
     """One line of a page; what it printed."""
     line, _, comment = command.partition("  # ")
     words = shlex.split(line)
-    if _NEEDS_SHELL.search(re.sub(r"'[^']*'", "", line)) or words[0] not in ("hps", "python"):
+    here: dict[str, Callable[[Sequence[str]], tuple[int, str]]] = {
+        "hps": lambda arguments: _captured(lambda: main(arguments)),
+        "python": lambda arguments: _captured(lambda: _run_script(arguments)),
+        "torchrun": _start_ranks,
+    }
+    if words[0] in here and not _NEEDS_SHELL.search(re.sub(r"'[^']*'", "", line)):
+        status, out = here[words[0]](words[1:])
+    else:
         status, out = shell.run(line)
         if words[0] == "cd":
             os.chdir(words[1])
-    elif words[0] == "hps":
-        status, out = _captured(lambda: main(words[1:]))
-    else:
-        status, out = _captured(lambda: _run_script(words[1:]))
     should_fail = comment.startswith("fails")
     assert (status != 0) == should_fail, f"{command}\nended with {status}, after\n{out}"
     return out
@@ -201,6 +208,31 @@ def _run_script(words: Sequence[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", list(words))
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _start_ranks(words: Sequence[str]) -> tuple[int, str]:
+    """What the command torchrun does, without a process of its own that would import torch first.
+
+    Ranks write to this process's standard output and error, not to Python's."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun's own
+    handlers = [signal.getsignal(number) for number in numbers]
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with tempfile.TemporaryFile("w+") as printed:
+        for number in kept:
+            os.dup2(printed.fileno(), number)
+        status = 0
+        try:
+            torch.distributed.run.main(words)
+        except ChildFailedError:
+            status = 1
+        finally:
+            for number, copy in kept.items():
+                os.dup2(copy, number)
+                os.close(copy)
+            for number, handler in zip(numbers, handlers, strict=True):
+                signal.signal(number, handler)
+        printed.seek(0)
+        return status, printed.read()
 
 
 def difference(shown: str, printed: str) -> str | None:
