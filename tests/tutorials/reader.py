@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ class Shell:
     """One bash, which keeps its folder and its jobs from command to command."""
 
     def __init__(self, folder: Path) -> None:
-        self._printed = folder.with_name(f"{folder.name}.printed")
+        self._outputs = (folder.with_name(f"{folder.name}.{number}") for number in count())
         tools = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
@@ -68,12 +69,13 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, str]:
         """A command's exit status (of a job in the background 0), and what it has printed so far."""
-        self._send(f"{{ {command}\n}} > {shlex.quote(str(self._printed))} 2>&1\n")
+        printed = next(self._outputs)  # one each: a job goes on to write into its own
+        self._send(f"{{ {command}\n}} > {shlex.quote(str(printed))} 2>&1\n")
         self._send(f'echo "{_MARK} $?"\n')
         assert self._bash.stdout is not None
         for line in self._bash.stdout:
             if line.startswith(_MARK):
-                return int(line.removeprefix(_MARK)), self._printed.read_text()
+                return int(line.removeprefix(_MARK)), printed.read_text()
         raise AssertionError(f"bash ended at {command}")
 
     def close(self) -> None:
@@ -172,7 +174,7 @@ def _run_block(kind: str, text: str, reading: Reading, shell: Shell) -> str:
         else:
             out = run_command(command, shell)
         reading.said.append((command, out))
-        printed += out
+        printed += out if out.endswith("\n") or not out else f"{out}\n"  # as of curl
     return printed
 
 
