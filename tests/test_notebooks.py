@@ -1,8 +1,8 @@
 """The notebooks of examples/notebooks run from top to bottom, and print what they claim.
 
-Above it: pytest. Below it: examples/notebooks, nbclient and ipykernel of the extra dev. They are kept
-without outputs, which differ from machine to machine; what each has to print is said here. One kernel
-runs them in turn, its names cleared between two: to import torch takes longer than a notebook.
+Above it: pytest. Below it: examples/notebooks, nbclient and ipykernel of the extra dev. They are
+kept without outputs, which differ from machine to machine; what each has to print is said here. One
+kernel runs them in turn, its names cleared between two: importing torch takes longer than they do.
 """
 
 import os
@@ -55,7 +55,7 @@ def numbers(pattern: str, text: str) -> list[float]:
 
 def test_training_learns_both_ways(kernel: Any) -> None:
     said = run("train", kernel)
-    examples, rows, auc = numbers(r"([\d,]+) examples, ([\d,]+) rows, test AUC (\S+)", said)
+    examples, rows, auc = numbers(r"([\d,]+) examples, ([\d,]+) rows\ntest AUC (\S+)", said)
     assert examples == 40_000 and rows > 1000 and 0.72 < auc < 0.85
     assert f"\n{rows:,.0f} rows" in said  # of the loop, too
     first, last = numbers(r"loss (\S+) at the beginning, (\S+) at the end", said)

@@ -68,7 +68,7 @@ class Shell:
         self._send("set -m\n")
 
     def run(self, command: str) -> tuple[int, str]:
-        """A command's exit status (of a job in the background 0), and what it has printed so far."""
+        """A command's exit status, 0 of a job in the background, and what it has printed so far."""
         printed = next(self._outputs)  # one each: a job goes on to write into its own
         self._send(f"{{ {command}\n}} > {shlex.quote(str(printed))} 2>&1\n")
         self._send(f'echo "{_MARK} $?"\n')
