@@ -33,7 +33,6 @@ NAVIGATION: Section = {
         "Start in five minutes": "start.md",
     },
     "Tutorials": {
-        "From a csv file to a model": "tutorial.md",
         "*": "tutorials/*.md",
     },
     "How to": {
@@ -44,6 +43,7 @@ NAVIGATION: Section = {
             "Formats of logs": "formats.md",
             "The life of a row": "life_cycle.md",
             "Narrow rows": "narrow_rows.md",
+            "From TorchRec to hps": "from_torchrec.md",
         },
         "Publish and serve": {
             "Publish a model": "publishing.md",
@@ -95,7 +95,7 @@ NAVIGATION: Section = {
         "Security": "security.md",
     },
 }
-OPTIONAL = ("dashboard.md", "tutorial.md")
+OPTIONAL = ("dashboard.md",)
 # The order in which tutorials are read; others follow by their names.
 TUTORIALS = (
     "train_from_csv",
