@@ -29,12 +29,15 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from jupyter_client import KernelManager
 
     folder = tmp_path_factory.mktemp("jupyter")
-    tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    manager = KernelManager(kernel_name="python3")
-    variables = {"PATH": tools, "IPYTHONDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    manager.start_kernel(cwd=str(folder), env={**os.environ, **variables})
-    yield manager
-    manager.shutdown_kernel(now=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+            patch.setenv(name, str(folder))
+        manager = KernelManager(kernel_name="python3")
+        manager.start_kernel(cwd=str(folder))
+        yield manager
+        manager.shutdown_kernel(now=True)
 
 
 def run(name: str, kernel: Any) -> str:

@@ -23,6 +23,7 @@ import runpy
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -55,7 +56,7 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self._outputs = (folder.with_name(f"{folder.name}.{number}") for number in count())
-        tools = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+        tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
             cwd=folder,
