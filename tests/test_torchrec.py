@@ -45,13 +45,11 @@ def opened(folder: Path) -> Iterator[tuple[hps.ParameterServer, after.DLRM]]:
 
 
 def carry_over(model: Any, server: hps.ParameterServer, moved: after.DLRM) -> None:
-    """Gives a model over hps the weights of one in TorchRec, as the page has it."""
-    weights = model.embeddings.state_dict()
-    for table in server.tables:
-        rows = weights[f"embedding_bags.{table}.weight"]
-        server.assign(table, torch.arange(len(rows)), rows)
-    moved.bottom.load_state_dict(model.bottom.state_dict())
-    moved.top.load_state_dict(model.top.state_dict())
+    """Gives a model over hps the weights of one in TorchRec, by the lines of the page."""
+    page = (ROOT / "docs" / "from_torchrec.md").read_text()
+    lines = page.split("```python\n")[1].split("```")[0]
+    names = {"torch": torch, "model": model, "server": server, "moved": moved}
+    exec(compile(lines, "from_torchrec.md", "exec"), names)
 
 
 def test_the_moved_model_learns(tmp_path: Path) -> None:
