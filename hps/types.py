@@ -96,12 +96,13 @@ class Ids:
     weights_L: "torch.Tensor | None" = None
     bags: "Bags | None" = None
 
-    def to(self, device: str) -> "Ids":
+    def to(self, device: "str | torch.device") -> "Ids":
         """The same on a device, or itself if it is there; offsets are checked on the way.
 
         Raises:
             ConfigError: offsets that divide the keys into no bags.
         """
+        device = str(device)
         if str(self.keys_L.device) == device:
             return self
         from hps.common.bags import make_bags
@@ -156,18 +157,19 @@ class Batch:
             if self.weights is not None:
                 self.global_weight = math.fsum(self.weights.tolist())
 
-    def to(self, device: str) -> "Batch":
+    def to(self, device: "str | torch.device") -> "Batch":
         """The same batch on a device, or itself if it is there.
 
         The copies are queued on the device's current stream and not waited for. Pinned rows stay
         what they are.
 
         Args:
-            device: as torch names it; `server.device` is where its rows lie.
+            device: as torch has or names it; `server.device` is where its rows lie.
 
         Raises:
             ConfigError: a table's offsets divide its keys into no bags.
         """
+        device = str(device)
         if str(self.labels.device) == device:
             return self
         moved = {id(ids): ids.to(device) for ids in self.features.values()}  # shared ones once

@@ -271,8 +271,8 @@ class Tables:
         self.check_open()
         if self.is_read_only:
             raise ConfigError(
-                f"{verb}: {self.config.path} is open read-only; use hps.ParameterServer to change "
-                "it"
+                f"{verb}: {self.config.path} is open read-only; to change it, open it with "
+                "hps.open(path, read_only=False) or hps.ParameterServer(config)"
             )
 
     def begin_change(self, verb: str) -> None:

@@ -292,5 +292,7 @@ def test_a_closed_and_a_read_only_server_refuse_what_they_cannot_do(tmp_path: Pa
         module = hps.SparseEmbeddings(reading, FEATURES, POOLING)
         assert torch.equal(module(batch), wanted)
         module(batch).sum().backward()
-        with pytest.raises(hps.ConfigError, match="open read-only"):
+        with pytest.raises(
+            hps.ConfigError, match=r"open read-only; .*hps.open\(path, read_only=False\)"
+        ):
             hps.RowOptimizer(reading).step()

@@ -110,3 +110,13 @@ def test_tables_that_shared_a_plan_of_few_keys_have_all_keys_of_the_next(tmp_pat
         ):
             for _ in range(3):
                 check(batch)
+
+
+def test_a_batch_that_is_on_its_device_is_itself_however_that_is_said() -> None:
+    """Lightning and torch's own loops say a torch.device."""
+    ids = hps.Ids(torch.tensor([7, 8]), offsets=torch.tensor([0, 1, 2]))
+    batch = hps.Batch({"ads": ids}, torch.zeros(2, 0), torch.ones(2))
+    assert batch.to("cpu") is batch and batch.to(torch.device("cpu")) is batch
+    assert ids.to(torch.device("cpu")) is ids
+    moved = batch.to(torch.device("meta"))
+    assert str(moved.labels.device) == str(moved.features["ads"].keys_L.device) == "meta"

@@ -196,4 +196,5 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "json": _json,
     "text": _plain,  # what a command prints, or a drawing
     "ini": _plain,
+    "diff": _plain,  # of two files; tests/test_torchrec.py compares them
 }

@@ -43,7 +43,7 @@ RUN_ELSEWHERE = {
     "docs/life_cycle.md": "tests/test_docs.py",
     "docs/narrow_rows.md": "tests/test_docs.py",
     "docs/models.md": "tests/test_docs.py",
-    "docs/tutorial.md": "tests/test_tutorial.py",
+    "docs/from_torchrec.md": "tests/test_torchrec.py",
     "docs/formats.md": "tests/reader/test_record_batches.py",
     "docs/clients.md": "tests/service/client/test_client_docs.py",
 }

@@ -24,7 +24,6 @@ OUTSIDE = {
     "benchmarks/README.md": "measuring.md",
 }
 # Title -> place, or a section of such. A pattern is all pages that match, under their own titles.
-# A place in OPTIONAL is left out while there is no such page.
 Section = dict[str, "str | Section"]
 NAVIGATION: Section = {
     "Home": "index.md",
@@ -33,7 +32,6 @@ NAVIGATION: Section = {
         "Start in five minutes": "start.md",
     },
     "Tutorials": {
-        "From a csv file to a model": "tutorial.md",
         "*": "tutorials/*.md",
     },
     "How to": {
@@ -44,6 +42,7 @@ NAVIGATION: Section = {
             "Formats of logs": "formats.md",
             "The life of a row": "life_cycle.md",
             "Narrow rows": "narrow_rows.md",
+            "From TorchRec to hps": "from_torchrec.md",
         },
         "Publish and serve": {
             "Publish a model": "publishing.md",
@@ -95,7 +94,6 @@ NAVIGATION: Section = {
         "Security": "security.md",
     },
 }
-OPTIONAL = ("tutorial.md",)
 # The order in which tutorials are read; others follow by their names.
 TUTORIALS = (
     "train_from_csv",
@@ -158,7 +156,7 @@ def navigation(known: dict[str, Page], section: Section | None = None) -> list[d
             entries += [{known[name].title: name} for name in names]
         elif what in known:
             entries.append({title: what})
-        elif what not in OPTIONAL:
+        else:
             raise ValueError(f"the navigation names {what}, and there is no such page")
     return [entry for entry in entries if all(entry.values())]
 
