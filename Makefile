@@ -29,8 +29,8 @@ chromium: ## Chromium, in which tests open pages of hps, with apt-get.
 promtool: ## build/promtool, which looks at deploy/prometheus/, of Debian's package.
 	@tools/promtool.sh
 
-dashboard-picture: build ## docs/pictures/dashboard.png, of all that runs, in Chromium.
-	$(PYTHON) -m tools.dashboard_picture docs/pictures/dashboard.png
+dashboard-picture: build ## docs/dashboard.png, of all that runs, in Chromium.
+	$(PYTHON) -m tools.dashboard_picture docs/dashboard.png
 
 torture: native ## The fault recipes of docs/reliability.md at full count, with a summary.
 	$(PYTHON) -m tests.torture.run --native "$$($(PYTHON) tools/build_dir.py)"

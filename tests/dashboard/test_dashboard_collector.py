@@ -394,6 +394,23 @@ def test_of_a_large_store_the_index_is_not_read(
     assert opened == [False] * 3
 
 
+def test_the_index_is_not_read_again_before_fifty_times_as_long_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hps.ParameterServer(store_config(tmp_path / "store")) as server:
+        server.pull("ads", keys(100), create=True)
+        server.checkpoint()
+        source = StoreSource(tmp_path / "store")
+        assert source.read(time.time()).figures["table_rows/ads"] == 100
+        source._due += 3600
+        server.pull("ads", keys(200), create=True)
+        server.checkpoint()
+        found = source.read(time.time()).figures
+        assert found["rows/ssd_store"] == 200 and found["table_rows/ads"] == 100
+        source._due = 0.0
+        assert source.read(time.time()).figures["table_rows/ads"] == 200
+
+
 def test_the_index_is_read_once_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +418,7 @@ def test_the_index_is_read_once_a_checkpoint(
         server.pull("ads", keys(100), create=True)
     source = StoreSource(tmp_path / "store")
     assert source.read(time.time()).figures["table_rows/ads"] == 100
+    source._due = 0.0  # as after fifty times as long
     monkeypatch.setattr(source, "_open", lambda rows, found=source._open: _light(found, rows))
     assert source.read(time.time()).figures["table_rows/ads"] == 100
 

@@ -75,6 +75,7 @@ def test_a_gap_is_told_at_every_width() -> None:
         is_away = 3600 <= idx * 10 < 2 * 3600
         history.add(time, {} if is_away else {"rows": 1.0})
     told = history.to_json()
+    assert told["series"]["rows"].count(None) >= 3600 / LEVELS[2][0] - 1
     for time, value in zip(told["times"], told["series"]["rows"], strict=True):
         since = time - START
         if 3600 + 240 <= since < 7200 - 240:

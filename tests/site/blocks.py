@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from hps.cli.main import COMMANDS, make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,6 +179,14 @@ def _json(text: str) -> str:
     return ""
 
 
+def _yaml(text: str) -> str:
+    try:
+        yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return str(error)
+    return ""
+
+
 def _plain(_: str) -> str:
     return ""
 
@@ -194,6 +204,7 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "bash": _shell,
     "toml": _toml,
     "json": _json,
+    "yaml": _yaml,
     "text": _plain,  # what a command prints, or a drawing
     "ini": _plain,
     "diff": _plain,  # of two files; tests/test_torchrec.py compares them

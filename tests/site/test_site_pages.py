@@ -20,6 +20,7 @@ from tools.site.pages import ROOT, Page, navigation, pages, places
 
 KNOWN = pages()
 PICTURES = {f"{links.PICTURES}/{path.name}" for path in ROOT.glob("benchmarks/results/*.png")}
+PICTURES |= {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.png")}
 DRAWINGS = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.svg")}
 ALL_LINKS = links.Links(
     {page.source: page.place for page in KNOWN.values() if page.source},
