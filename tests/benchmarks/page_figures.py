@@ -322,9 +322,10 @@ NOT_HELD = {
         "Z3, a Zen 4 whose memory is slower, look-ups in groups of eight: the five"
         " cells above in their order",
         "Z: Python's share of a step over 1 / 8 / 26 / 52 tables, `hps.Batch`; KeyedJaggedTensor",
-        "Z: pull of 26 keys, dim 16, numpy / tensors; of 512",
-        "Z: `SparseEmbedding` in eval mode, one example of 8 bags of 20, dim 16; 8"
+        "pull of 26 keys, dim 16, numpy / tensors; of 512",
+        "`SparseEmbedding` in eval mode, one example of 8 bags of 20, dim 16; 8"
         " tables by `SparseEmbeddings`",
+        "26 tables of one key by `SparseEmbeddings`, one example, `hps.Batch`; KeyedJaggedTensor",
         "Z2: the same",
         "a server's pull, 100,000 keys of dim 16, one client with four in flight",
         "its push with an optimizer step, acknowledged in memory",
