@@ -29,6 +29,7 @@ KINDS = (
     "exactly_once.html",
     "decisions/index.html",
     "life_cycle.html",
+    "dashboard.html",
 )
 BROWSER = find_browser() or ""
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no browser: make chromium")
