@@ -198,6 +198,7 @@ WRONG = [
     ("python", "with x as", "invalid syntax"),
     ("toml", "a = ", "Invalid value"),
     ("json", "{", "property name"),
+    ("yaml", "a: [", "expected"),
     ("", "what is this", "no language"),
 ]
 
