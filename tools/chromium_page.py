@@ -20,8 +20,8 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 30.0
-_QUIET = (
-    "--headless=new",
+# A browser that asks nobody for anything, in a machine without a screen.
+QUIET = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -31,6 +31,10 @@ _QUIET = (
     "--disable-default-apps",
     "--disable-extensions",
     "--disable-sync",
+)
+_FLAGS = (
+    *QUIET,
+    "--headless=new",
     "--hide-scrollbars",
     "--ignore-certificate-errors",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
@@ -60,7 +64,7 @@ class ChromiumPage:
         self._number = 0
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
-            [browser, *_QUIET, f"--user-data-dir={self._profile.name}", "about:blank"],
+            [browser, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -14,22 +14,14 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-from tools.chromium_page import browser_on_path
+from tools.chromium_page import QUIET, browser_on_path
 
 _LIMIT_SECONDS = 60
 _PAGE_MILLISECONDS = 20_000  # of the page's own clock, which stands still while it computes
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"}
-_QUIET = (
+_FLAGS = (
+    *QUIET,
     "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--enable-logging=stderr",
     "--window-size=1200,1000",
@@ -121,7 +113,7 @@ def show(browser: str, page: Path | str, scratch: Path) -> Shown:
     where = page if isinstance(page, str) else page.resolve().as_uri()
     log = scratch / "network.json"
     keeps = f"--user-data-dir={scratch / 'profile'}"
-    out, said = _run([browser, *_QUIET, keeps, f"--log-net-log={log}", where])
+    out, said = _run([browser, *_FLAGS, keeps, f"--log-net-log={log}", where])
     tree = _Tree()
     tree.feed(out)
     tree.close()
