@@ -167,7 +167,7 @@ class DashboardServer:
         if self._tls is not None:
             cookie[COOKIE]["secure"] = True
         said = cookie[COOKIE].OutputString()
-        place = path
+        place = path if path.removeprefix("/") in self._files else "/"
         return HttpReply(303, b"", headers={"Location": place, "Set-Cookie": said, **_HEADERS})
 
     def _events(self, last: str | None) -> HttpStream:
