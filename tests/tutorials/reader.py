@@ -11,7 +11,8 @@ What the kinds of blocks mean:
 - `python`: a script. With a first line `# name.py` it is written under that name and not run.
 - `toml`: a file, under the name of its first line.
 - `text`: what the block before it printed, line by line. `...` is any text, or alone on its line
-  any lines; `~0.83` is a number within 5 %: other processors round otherwise. Spaces do not count.
+  any lines; `~0.83` is a number within 5 %: other processors round otherwise. Spaces do not count,
+  nor do lines of a training's progress.
 
 An address `127.0.0.1:PORT` of a page becomes one that no other test has.
 """
@@ -48,6 +49,7 @@ _NAME = re.compile(r"# ([\w-]+\.(?:py|toml))\n")
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)"
 _ESCAPED_NUMBER = r"(?:\\?[-+])?[\d,]*(?:\\\.)?\d+(?:e(?:\\?[-+])?\d+)?"
 _NEEDS_SHELL = re.compile(r"[|&<>$;*]")
+_PROGRESS = re.compile(r"epoch \d+/\d+ ")  # of a run that takes its time: so many as it takes
 _MARK = "the command has ended with"
 
 
@@ -240,7 +242,8 @@ def _start_ranks(words: Sequence[str]) -> tuple[int, str]:
 
 def difference(shown: str, printed: str) -> str | None:
     """Why a block of output is not what was printed; None if it is."""
-    found, place, is_gap = printed.splitlines(), 0, False
+    found = [line for line in printed.splitlines() if not _PROGRESS.match(line)]
+    place, is_gap = 0, False
     for line in shown.splitlines():
         if line == "...":
             is_gap = True

@@ -61,3 +61,7 @@ def test_a_shell_keeps_its_jobs_and_a_wrong_status_is_told(tmp_path: Path) -> No
             run_command("true  # fails", shell)
     finally:
         shell.close()
+
+
+def test_progress_which_slow_machines_tell_more_of_is_passed_over() -> None:
+    assert difference("a\nb\n", "a\nepoch 1/3  9.5 %  1,024 examples\nb\n") is None
