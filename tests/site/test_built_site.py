@@ -30,6 +30,9 @@ KINDS = (
     "decisions/index.html",
     "life_cycle.html",
     "dashboard.html",
+    "tutorials/train_from_csv.html",
+    "tutorials/publish_and_serve.html",
+    "from_torchrec.html",
 )
 BROWSER = find_browser() or ""
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no browser: make chromium")

@@ -26,4 +26,18 @@ if ! NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs --color build --strict --q
   say "the site did not build: each line above says what to put right"
   exit 1
 fi
+
+# The picture of the dashboard is taken anew where its page has changed, if there is a browser.
+picture=build/dashboard.png
+stamp=build/dashboard.sha256
+wanted="$(cat hps/dashboard/*.py hps/dashboard/web/* tools/dashboard_picture.py | sha256sum)"
+if [ ! -f "$picture" ] || [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
+  say "taking the picture of the dashboard, which takes a minute"
+  if .venv/bin/python -m tools.dashboard_picture "$picture" >&2; then
+    printf '%s' "$wanted" > "$stamp"
+  else
+    say "the picture is the one in docs/"
+  fi
+fi
+if [ -f "$picture" ]; then cp "$picture" build/site/dashboard.png; fi
 say "build/site/index.html"
