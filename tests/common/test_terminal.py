@@ -14,6 +14,7 @@ import pytest
 from hps.common import terminal
 from hps.common.terminal import LiveLine, show_table
 
+_END = "\x04"
 ROWS = [("tag", "rows"), ("day-1", "10"), ("a\nb", "7"), ("[bold]x", "3")]
 
 
@@ -24,8 +25,12 @@ def on_terminal(show: Callable[[TextIO], None], columns: int = 80) -> str:
         os.environ["COLUMNS"] = str(columns)
         with os.fdopen(follower, "w") as out:
             show(out)
+            out.write(_END)
             out.flush()
-            return os.read(leader, 2**16).decode()
+            said = b""
+            while not said.endswith(_END.encode()):  # it comes in pieces
+                said += os.read(leader, 2**16)
+            return said.decode().removesuffix(_END)
     finally:
         del os.environ["COLUMNS"]
         os.close(leader)
