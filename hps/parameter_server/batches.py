@@ -99,17 +99,21 @@ class Batches:
         assert together is not None, "there is no QueuedServer"
         arrays = {table: as_keys(given, device) for table, given in keys.items()}
         begun: dict[str, BatchRows] = {}
-        with lock:
-            for table, array in arrays.items():
-                begun[table] = BatchRows.begun(
-                    stacks[table], array, keys[table], pool, lock, device
-                )
-            together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
-        # One that has keys: the numbers of all come together.
-        with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
-        if with_keys is not None:
-            with_keys.end_look_up()
-        pinned = together.pin_found(list(begun.values()))
+        try:
+            with lock:
+                for table, array in arrays.items():
+                    begun[table] = BatchRows.begun(
+                        stacks[table], array, keys[table], pool, lock, device
+                    )
+                together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
+            # One that has keys: the numbers of all come together.
+            with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
+            if with_keys is not None:
+                with_keys.end_look_up()
+            pinned = together.pin_found(list(begun.values()))
+        except BaseException:
+            self.release(list(begun.values()))
+            raise
 
         def pin(table: str, _: AnyArray) -> BatchRows:
             rows = begun.pop(table)

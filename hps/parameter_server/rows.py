@@ -108,7 +108,7 @@ class RowVerbs:
 
     def pull_tables(self, reads: Sequence[PooledRead]) -> None:
         """As ParameterServer.pull_tables."""
-        together = self._tables.together
+        together, stacks = self._tables.together, self._tables.stacks
         pinned: list[tuple[BatchRows, BagPooling, torch.Tensor]] = []
         for read in in_order(reads):
             rows = read.rows
@@ -120,10 +120,12 @@ class RowVerbs:
                     f"pull_tables: the rows given for table {read.table!r} are of table "
                     f"{rows.table!r}"
                 )
-            if together is not None and isinstance(rows, BatchRows):
-                pinned.append((rows, read.pooling, read.out))
-            else:
+            if together is None or not isinstance(rows, BatchRows):
                 rows.pool(read.pooling, read.out)
+            elif not rows.belongs_to(stacks):  # another server's, which has an order of its own
+                rows.pool(read.pooling, read.out)
+            else:
+                pinned.append((rows, read.pooling, read.out))
         if together is not None and pinned:
             together.pool(pinned)
 

@@ -63,6 +63,8 @@ class TablesTogether:
     def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
         """Queues the look-up of the keys of rows that were begun. Under the lock."""
         assert_held(self._lock)
+        if not asked:  # a batch of dense features alone
+            return
         begun = perf_counter()
         self._verbs.look_up(
             [KeysOfTable(rows.stack.cache, rows.held_plan(), keys) for rows, keys in asked]

@@ -13,9 +13,11 @@ import torch
 
 import hps
 from hps.common import arrays, bags
+from hps.contracts.reads import PooledRead
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
+from hps.parameter_server.batches import Batches
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import RowUpdate
 from hps.tiers import batch_rows
@@ -142,3 +144,59 @@ def test_a_refused_gradient_of_one_table_changes_no_table(
             server.pull("places", keys)
         for name, rows in zip(TABLES, before, strict=True):
             assert np.array_equal(server.pull(name, keys).numpy(), rows)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_batch_without_any_table_is_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    given = [hps.Batch({}, torch.zeros(4, 1), torch.ones(4))]
+    launched = Launched(tmp_path, monkeypatch, 400_000)
+    with launched.server as server, hps.Pipeline(given, server, depth=depth) as pipeline:
+        assert len(list(pipeline)) == 1
+
+
+@pytest.mark.parametrize("verb", ["begin_reserve", "look_up"])
+def test_a_device_without_memory_leaves_nothing_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    launched = Launched(tmp_path, monkeypatch, 400_000)
+    with launched.server as server:
+        queued, keys = server.queued, torch.arange(4)
+        assert isinstance(queued, Batches)
+        stacks = [queued._tables.stacks[name] for name in ("ads", "users")]
+        for stack in stacks:
+            server.pull(stack.name, keys)
+            with server.pin(stack.name, keys):
+                pass
+        together = queued._tables.together
+        assert together is not None
+
+        def refuse(*_: Any) -> None:
+            raise hps.ConfigError("too little memory")
+
+        held = []
+        with monkeypatch.context() as patched:
+            patched.setattr(together._verbs, verb, refuse)
+            with pytest.raises(hps.ConfigError, match="too little") as caught:
+                queued.pinning({stack.name: keys for stack in stacks})
+            held = [list(stack._pinned) for stack in stacks]  # alive by the error's traceback
+        assert all(rows.is_released for of_stack in held for rows in of_stack)  # type: ignore[attr-defined]
+        assert [stack.cache._num_held for stack in stacks] == [0, 0]  # type: ignore[attr-defined]
+        assert server.pins == 0
+        del caught
+
+
+def test_rows_of_another_server_are_pooled_by_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its order of verbs, and under its lock."""
+    own = Launched(tmp_path / "own", monkeypatch, 400_000)
+    other = Launched(tmp_path / "other", monkeypatch, 400_000)
+    keys = torch.arange(4)
+    pooling = bags.BagPooling(bags.make_bags(torch.arange(5), 4, "here"), None, False)
+    with own.server as server, other.server as another, another.pin("ads", keys) as rows:
+        out = torch.empty(4, TABLES["ads"][0])
+        server.pull_tables([PooledRead("ads", keys, pooling, out, rows)])
+        assert own.launches("Pool") == 0 and other.launches("Pool") == 1
+        np.testing.assert_array_equal(out.numpy(), np.asarray(another.pull("ads", keys)))
