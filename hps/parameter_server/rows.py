@@ -120,9 +120,7 @@ class RowVerbs:
                     f"pull_tables: the rows given for table {read.table!r} are of table "
                     f"{rows.table!r}"
                 )
-            if together is None or not isinstance(rows, BatchRows):
-                rows.pool(read.pooling, read.out)
-            elif not rows.belongs_to(stacks):  # another server's, which has an order of its own
+            if together is None or not isinstance(rows, BatchRows) or not rows.belongs_to(stacks):
                 rows.pool(read.pooling, read.out)
             else:
                 pinned.append((rows, read.pooling, read.out))
