@@ -135,9 +135,9 @@ class _Folder:
         for name in names:
             with self._told("write", name):
                 sync(self.path / name)
-        for folder in sorted({(self.path / name).parent for name in names}):
-            with self._told("write", folder.name):
-                sync(folder)
+        for folder in sorted({str(Path(name).parent) for name in names}):
+            with self._told("write", folder):
+                sync(self.path / folder)
 
     def open(self, name: str) -> IO[bytes]:
         with self._told("read", name):

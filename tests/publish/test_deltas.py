@@ -3,7 +3,9 @@
 Above it: pytest. Below it: hps/publish.
 """
 
+import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import torch
 
 import hps
-from hps.publish import source
+from hps.publish import destination, source
 from hps.ssd_store.store import SsdStore
 from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
 
@@ -161,3 +163,21 @@ def test_all_files_are_durable_before_a_version_is_visible(
                 assert str(place / file.name) in before
             assert str(place / version.folder) in before  # their names
             assert str((place / version.folder).parent) in before
+
+
+def test_a_folder_that_cannot_be_made_durable_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "pub"
+    folder = place / "data" / "00000001-0a0b0c0d"
+    there = destination.open_destination(place)
+    with there.write("data/00000001-0a0b0c0d/rows") as file:
+        file.write(b"rows")
+
+    def refusing(path: Path) -> None:
+        if path == folder:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(destination, "sync", refusing)
+    with pytest.raises(hps.StoreError, match=re.escape(f"cannot write {folder}: ")):
+        there.settle(["data/00000001-0a0b0c0d/rows"])
