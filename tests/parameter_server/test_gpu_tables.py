@@ -175,13 +175,13 @@ def test_a_device_without_memory_leaves_nothing_held(
         def refuse(*_: Any) -> None:
             raise hps.ConfigError("too little memory")
 
-        held = []
         with monkeypatch.context() as patched:
             patched.setattr(together._verbs, verb, refuse)
             with pytest.raises(hps.ConfigError, match="too little") as caught:
                 queued.pinning({stack.name: keys for stack in stacks})
             held = [list(stack._pinned) for stack in stacks]  # alive by the error's traceback
-        assert all(rows.is_released for of_stack in held for rows in of_stack)  # type: ignore[attr-defined]
+        for rows in (rows for of_stack in held for rows in of_stack):
+            assert isinstance(rows, batch_rows.BatchRows) and rows.is_released
         assert [stack.cache._num_held for stack in stacks] == [0, 0]  # type: ignore[attr-defined]
         assert server.pins == 0
         del caught
