@@ -5,11 +5,14 @@ kept), hps/report/stragglers.py. Each target has a thread of its own: one that d
 up nobody, is shown as away since when, and is asked again each time.
 """
 
+import math
 import threading
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from hps.common.json_text import Json
 from hps.dashboard.history import History
@@ -20,7 +23,9 @@ from hps.errors import HpsError
 
 NEW, UP, AWAY, ENDED = "not reached yet", "up", "away", "ended"
 MOST_POINTS = 60  # of a target in a round; a run's file may have more, which the history keeps
+MOST_FIGURES = 1024  # of a target that are shown; the history keeps fewer
 _MOST_WORDS = 300  # of an error that is shown
+_MOST_NAME = 200  # of a figure
 
 
 @dataclass
@@ -44,6 +49,11 @@ class _Target:
             self.history.add(time, figures)
         self.points = points[-MOST_POINTS:]
 
+    def add_gap(self, time: float) -> None:
+        """That nothing was said. A run's lines have times of their own, which may be earlier; so
+        may those of what has not been reached yet."""
+        self.add([] if self.reading.kind in ("", RUN) else [(time, {})])
+
 
 class Collector:
     """Asks in rounds. `round` is for one thread; what it found is given to any.
@@ -64,11 +74,15 @@ class Collector:
     ) -> None:
         self._now = now
         self._seconds = seconds
-        self._say = say
+        self._told = say
         self._targets = [_Target(one, now()) for one in watched]
         self._lock = threading.Lock()
         self._number = 0
         self._threads = ThreadPoolExecutor(len(self._targets), "hps-watch")
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # who reads it has gone: no reason to watch no more
+            self._told(line)
 
     def close(self) -> None:
         """Asks no more; an answer that is awaited is not waited for."""
@@ -102,6 +116,7 @@ class Collector:
         target.asked = None
         try:
             reading, seconds = asked.result()
+            reading = _shown_of(reading)
         except (HpsError, OSError) as error:
             said = error.strerror if isinstance(error, OSError) else None
             self._gone(target, time, said or str(error))
@@ -128,7 +143,7 @@ class Collector:
         elif not target.error:
             self._say(f"warning: {target.watched.name}: {why}; it is asked again")
         target.error = why
-        target.add([(time, {})])  # a gap
+        target.add_gap(time)
         target.source = None  # what it was is found out anew
         kept = target.reading
         target.reading = Reading(kept.kind, facts=kept.facts)
@@ -181,6 +196,37 @@ def _ask(target: _Target, time: float) -> tuple[Reading, float]:
         target.source = target.watched.open()
     reading = target.source.read(time)
     return reading, clock.monotonic() - start
+
+
+def _shown_of(reading: Reading) -> Reading:
+    """A reading as it is shown: what is no number is in no JSON, and no target fills the memory of
+    the dashboard, or of a browser, with names."""
+    return replace(
+        reading,
+        figures=_numbers(reading.figures),
+        facts={what: value[:_MOST_WORDS] for what, value in reading.facts.items()},
+        past=[(time, _numbers(figures)) for time, figures in reading.past],
+        slices=[
+            [str(stage)[:_MOST_NAME], str(side)[:_MOST_NAME], *rest]
+            for stage, side, *rest in reading.slices
+            if all(map(math.isfinite, rest))
+        ],
+        stages={
+            stage: _numbers(seconds)
+            for stage, seconds in reading.stages.items()
+            if _numbers(seconds) == seconds
+        },
+    )
+
+
+def _numbers(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those that are finite, whose names are no longer than any of hps, and not too many."""
+    good = (
+        (name, value)
+        for name, value in figures.items()
+        if len(name) <= _MOST_NAME and math.isfinite(value)
+    )
+    return dict(islice(good, MOST_FIGURES))
 
 
 def _described(target: _Target) -> Json:

@@ -5,11 +5,14 @@ no redirect, and asks no proxy.
 """
 
 import http.client
+import io
+import socket
 import ssl
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any, cast
 
 from hps.errors import ConfigError, DataError, DeadlineError, StoreError
 
@@ -103,32 +106,57 @@ class Fetcher:
             connection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=self._seconds, context=self._context
             )
+        # The head and a refusal, too: a byte now and then is to hold no thread beyond the deadline.
+        connection.response_class = lambda sock, *args, **options: http.client.HTTPResponse(
+            cast("socket.socket", _InTime(sock, end)), *args, **options
+        )
         try:
             connection.request("GET", path, headers={**self._headers, "Accept": "text/plain"})
             answer = connection.getresponse()
             if answer.status != HTTPStatus.OK:
                 said = answer.read(200).decode("utf-8", "replace").strip()
                 raise DataError(f"status {answer.status}: {said}" if said else f"{answer.status}")
-            return self._body(answer, connection, end)
+            return self._body(answer)
         finally:
             connection.close()
 
     @staticmethod
-    def _body(
-        answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, end: float
-    ) -> bytes:
+    def _body(answer: http.client.HTTPResponse) -> bytes:
         parts: list[bytes] = []
         total = 0
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
-            part = answer.read1(_PIECE)
-            if not part:
-                return b"".join(parts)
+        while part := answer.read1(_PIECE):
             parts.append(part)
             total += len(part)
             if total > MOST_BYTES:
                 raise DataError(f"the answer is longer than {MOST_BYTES:,} bytes")
+        return b"".join(parts)
+
+
+class _InTime(io.RawIOBase):
+    """What a socket receives until a moment, of time.monotonic(); TimeoutError after it."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock = sock
+        self._end = end
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open for as long
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """As of a socket, for http.client."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """It is read from alone."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """As RawIOBase."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Closes what was made of the socket."""
+        self._raw.close()
+        super().close()

@@ -143,7 +143,8 @@ def stage_shares(between: Between) -> dict[str, dict[str, float]]:
             for one in (between.before, between.after)
         )
         for stage, value in after.items():
-            more = max(value - before.get(stage, 0.0), 0.0)
+            more = value - before.get(stage, 0.0)
+            more = value if more < 0 else more  # it was started anew
             found.setdefault(stage, {})[side] = more / between.seconds
     return found
 

@@ -119,13 +119,14 @@ class History:
         return len(self._left_out)
 
     def add(self, time: float, values: Mapping[str, float]) -> None:
-        """Takes the figures of one moment; one that is no later than the last is passed over.
+        """Takes the figures of one moment; one that is no later than the last is passed over, and
+        one that never comes.
 
         Args:
             time: seconds since 1970.
             values: by name; those that are not finite are left out. None at all: a gap.
         """
-        if not time > self._last:
+        if not self._last < time < math.inf:
             return
         self._last = time
         kept = {

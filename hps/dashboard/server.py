@@ -9,19 +9,22 @@ import json
 import secrets
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from hps.common.json_text import Json
 from hps.dashboard.collector import Collector
 from hps.dashboard.panels import panels_json
 from hps.errors import ConfigError
-from hps.service.messages.addresses import check_exposure, split_address
+from hps.service.messages.addresses import check_exposure, is_loopback, split_address
 from hps.service.messages.status import Refusal
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import TokenFile
@@ -41,6 +44,10 @@ _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
 }
+_WRONG_HOST = (
+    b"this page is asked for by a name that is none of this machine's own; open it as "
+    b"http://localhost:PORT/, or give --tokens to serve it under other names\n"
+)
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
@@ -101,7 +108,12 @@ class DashboardServer:
         self._admissions = Admissions(ServerLimits(), self._tokens)
         self._tls = options.tls
         self._files = _web_files()
+        self._making = threading.Lock()
+        self._made: tuple[int, bytes] | None = None  # all that is kept, as of a round
         host, port = split_address("--listen", options.listen)
+        # Pages of others, whose names an attacker leads here, are to read nothing of it.
+        self._is_private = self._tokens is None and is_loopback(host)
+        self._host = host
         context = None if options.tls is None else server_context(options.tls)
         try:
             self._http = HttpServer((host, port), self._answer)
@@ -140,6 +152,8 @@ class DashboardServer:
     def _answer(self, request: HttpRequest) -> HttpReply | HttpStream:
         if request.path == "/healthz":
             return HttpReply(200, b"ok\n", headers=_HEADERS)
+        if self._is_private and not self._is_named(request.headers.get("host")):
+            return HttpReply(403, _WRONG_HOST, headers=_HEADERS)
         asked = parse_qs(request.query).get("token")
         header = f"Bearer {asked[0]}" if asked else _authorization(request)
         try:
@@ -156,6 +170,18 @@ class DashboardServer:
             return HttpReply(404, b"there is nothing here; the page is /\n", headers=_HEADERS)
         kind, body = self._files[name]
         return HttpReply(200, body, kind, _HEADERS)
+
+    def _is_named(self, given: str | None) -> bool:
+        """True of a Host header that names this machine; of none, for browsers send one."""
+        if given is None:
+            return True
+        host = urlsplit(f"//{given.strip()}").hostname or ""
+        if host in (self._host, "localhost") or host.endswith(".localhost"):
+            return True
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     def _kept(self, token: str, path: str) -> HttpReply:
         """Has the browser keep a token where no script sees it, and go on without it."""
@@ -205,9 +231,14 @@ class DashboardServer:
         return head.encode() + body + b"\n\n"
 
     def _everything(self) -> tuple[int, bytes]:
-        state = self._collector.state()
-        told = {**state, "panels": panels_json(), "history": self._collector.histories()}
-        return int(state["id"]), json.dumps(told).encode()
+        # Once a round for all pages: it may be some megabytes a target.
+        with self._making:
+            state = self._collector.state()
+            number = int(state["id"])
+            if self._made is None or self._made[0] != number:
+                told = {**state, "panels": panels_json(), "history": self._collector.histories()}
+                self._made = number, json.dumps(told).encode()
+            return self._made
 
 
 class Rounds:
@@ -306,5 +337,9 @@ def run_rounds(
     """
     while not stop.is_set():
         begun = time.monotonic()
-        server.tell(collector.round())
+        try:
+            server.tell(collector.round())
+        except Exception:  # of one round; those who look are to see the next one
+            with suppress(OSError, ValueError):
+                traceback.print_exc()
         stop.wait(max(0.0, begun + every - time.monotonic()))

@@ -5,6 +5,7 @@ writes; the store, opened read-only. None of them changes anything at its target
 """
 
 import json
+import math
 import os
 import time as clock
 from collections.abc import Callable, Mapping
@@ -107,7 +108,7 @@ class EndpointSource:
             slices: list[list[str | int | float]] = [
                 [str(a), str(b), int(c), float(d), float(e)] for a, b, c, d, e in told["slices"]
             ]
-        except (HpsError, OSError, ValueError, TypeError, KeyError):
+        except (HpsError, OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return []  # the figures alone are worth showing
         return slices[-MOST_SLICES:]
 
@@ -205,7 +206,7 @@ class RunSource:
         """The figures of a line of the history."""
         kind, time = line["kind"], line.get("time")
         self._examples = int(line["examples"])
-        if not isinstance(time, int | float):
+        if not isinstance(time, int | float) or not math.isfinite(time):
             return None
         self._time = float(time)
         if kind == BEGIN:

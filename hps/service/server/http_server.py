@@ -3,9 +3,10 @@
 Above it: metrics_http.py, hps/dashboard/server.py. Below it: asyncio's streams, in one thread;
 answers are made in a few others. A connection has one request and a deadline from its arrival to
 its end: TLS handshake, head, answer and the reading of it. An answer may be a stream, whose parts
-come one by one; then each part has that deadline, and the stream one of its own. A connection that
-begins in the clear where there is TLS is told so. There is room for so many; when it is full, the
-oldest that has not asked yet is closed for a new one, and if all have asked, the oldest of all.
+come one by one; then each 64 KiB of them have that deadline, and the stream one of its own. A
+connection that begins in the clear where there is TLS is told so. There is room for so many; when
+it is full, the oldest that has not asked yet is closed for a new one, and if all have asked, the
+oldest of all.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ _ASK_BY_TLS = b"this port speaks HTTPS: ask with https:// in the place of http:/
 _THREADS = 4  # that make answers
 _BACKLOG = 128
 _HANDSHAKE = b"\x16"  # what TLS begins with
+_PIECE_BYTES = 2**16  # of a part of a stream, each with the deadline
 _PAUSE_SECONDS = 0.05  # before the next try, when the process has no descriptor left
 
 
@@ -267,9 +269,11 @@ class HttpServer:
         writer.write(stream.head())
         async with aclosing(stream.parts()) as parts:
             async for part in parts:
-                writer.write(part)
-                async with asyncio.timeout(self._limits.seconds):
-                    await writer.drain()
+                # A long part in pieces: its time is to be no matter of its length.
+                for first in range(0, len(part), _PIECE_BYTES):
+                    writer.write(part[first : first + _PIECE_BYTES])
+                    async with asyncio.timeout(self._limits.seconds):
+                        await writer.drain()
 
     async def _let_it_be_read(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
