@@ -25,7 +25,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         description="Copies one checkpoint, with its tag and extras, into a new store; it may run "
         "beside a trainer. Files are linked if the file system can, else copied; all are checked.",
     )
-    parser.add_argument("store", type=flags.path, metavar="DIR", help="folder of the store")
+    flags.add_store(parser)
     text = "a folder that is new or empty"
     parser.add_argument("target", type=flags.path, metavar="OUT", help=text)
     parser.add_argument(

@@ -108,6 +108,7 @@ def _memory_bytes() -> int:
 def add_store(parser: Flags, text: str = "folder of the store") -> None:
     """Adds DIR."""
     parser.add_argument("store", type=path, metavar="DIR", help=text)
+    add_no_store_flag(parser)
 
 
 class _Elsewhere(argparse.Action):
@@ -122,6 +123,19 @@ class _Elsewhere(argparse.Action):
     ) -> NoReturn:
         words = str(self.const).replace("{}", str(values))
         parser.error(f"argument {option_string}: {words}")
+
+
+def add_no_store_flag(parser: Flags) -> None:
+    """Refuses `--store` for a command whose store is a word, as those of training have the flag."""
+    parser.add_argument(
+        "--store",
+        action=_Elsewhere,
+        type=path,
+        const="this command takes the folder without a flag, as its DIR: {}",
+        dest="store_flag",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
 
 
 def add_no_server(parser: Flags, instead: str) -> None:

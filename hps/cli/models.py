@@ -71,6 +71,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     parser.add_argument(
         "store", nargs="?", type=flags.path, metavar="DIR", help="folder of the store; or --server"
     )
+    flags.add_no_store_flag(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--show",

@@ -36,6 +36,7 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
     add = parser.add_argument
     help_ = "folder of the store; or --server"
     add("store", nargs="?", type=flags.path, metavar="DIR", help=help_)
+    flags.add_no_store_flag(parser)
     add("url", type=flags.word, metavar="URL", help="a folder, or a URL such as s3://bucket/ctr")
     flags.add_checkpoint(parser)
     add(

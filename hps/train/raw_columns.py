@@ -172,7 +172,10 @@ class RawColumns:
 def _require_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in given]
     if missing:
-        raise ConfigError(f"predict: columns {missing} are missing; given are {list(given)}")
+        raise ConfigError(
+            f"predict: columns {missing} are missing; given are {list(given)}; give None (null in "
+            "JSON) for each value that is not known"
+        )
 
 
 def _not_columns(given: object) -> ConfigError:

@@ -84,6 +84,7 @@ class RawValues:
         """Of a feature and a value; errors as `parse`."""
         if feature not in self._table_of:
             raise self._unknown(feature)
+        self._check_divided(feature, text)
         table = self._table_of[feature]
         return RawValue(feature, text, table, self._keys_of_model(feature, text, table))
 
@@ -176,6 +177,19 @@ class RawValues:
             return [hashed]
         as_it_is = RawKey(number % 2**64, "the number as it is")
         return [as_it_is] if kind != "parquet" else [hashed, as_it_is]
+
+    def _check_divided(self, feature: str, text: str) -> None:
+        """Of a column whose texts are several values: the text is one of them."""
+        separators = {} if self._transform is None else self._transform.measured.separators
+        separator = separators.get(feature)
+        if separator is None or separator not in text:
+            return
+        parts = [f"'{feature}={part}'" for part in text.split(separator) if part]
+        give = f"give each by itself: {' '.join(parts)}" if parts else "give a value"
+        raise ConfigError(
+            f"{feature}={text}: training divides texts of {feature!r} by {separator!r}, and each "
+            f"value has a row of its own; {give}"
+        )
 
     def _check_field(self, feature: str, text: str) -> None:
         """Of libsvm with fields: the index is one of the feature's."""

@@ -69,6 +69,28 @@ def test_every_limit_of_a_flag_is_taken_by_what_it_is_for() -> None:
                 make_parser("train").parse_args([*TRAIN, f"--{flag}={value}"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lookup --store model a=b",
+        "stats --store=model",
+        "publish --store model out",
+        "models --store model",
+        "clone out --store model",
+        "verify --store model",
+    ],
+)
+def test_a_store_given_by_flag_to_what_takes_a_word_is_refused_with_what_to_do(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "argument --store: this command takes the folder without a flag, as its DIR" in said
+    assert "DIR: model" in said and said.count("\n") == 1
+
+
 @pytest.mark.parametrize("word", ["2000000", "2_000_000", "2e6", "2E+06", "0.02e8"])
 def test_a_count_may_be_written_with_an_exponent_or_in_groups(word: str) -> None:
     for words, flag, field in (

@@ -303,3 +303,18 @@ def test_a_store_of_the_rocksdb_engine(tmp_path: Path) -> None:
     assert [*found[0]["embedding"], found[0]["first_order"]] == weights
     assert found[0]["state"] == {"z": state[:3], "n": state[3:]}
     assert not found[1]["is_there"]
+
+
+def test_a_text_of_several_values_is_refused_with_its_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, said = tmp_path / "log.csv", tmp_path / "seen.toml"
+    log.write_text("label,seen\n" + "0,a|b\n1,b\n" * 40)
+    said.write_text('[columns.seen]\nkind = "sequence"\nseparator = "|"\n')
+    store = train_on(log, tmp_path / "store", features=said)
+    refused = refusal(capsys, store, "seen=a|b")
+    assert "divides texts of 'seen' by '|'" in refused
+    assert "give each by itself: 'seen=a' 'seen=b'" in refused
+    assert "give a value" in refusal(capsys, store, "seen=|")
+    found = looked_up(tmp_path, store, "seen=a", "seen=b")
+    assert [row["is_there"] for row in found["rows"]] == [True, True]

@@ -132,6 +132,7 @@ def test_examples_by_feature_name_in_plain_json(models: Models) -> None:
             ({"inputs": {"c": "n1"}}, "inputs: 'c' is no list"),
             ({"instances": [{"nix": 1}]}, "input 'nix': the model has no such column"),
             ({"instances": [{"c": "n1"}]}, "columns ['a', 'b', 'd', 'e'] are missing"),
+            ({"instances": [{"c": "n1"}]}, "null in JSON"),
             ({"instances": [{**examples[1], "a": "cheap"}]}, "column 'a' holds 'cheap'"),
             ({"instances": [{**examples[1], "c": ["n1", "n2"]}]}, "column 'c'"),
             ({"instances": [{**examples[1], "c": {"x": 1}}]}, "'c'"),
