@@ -26,9 +26,9 @@ from hps.reader.column_use import FEATURE, NOT_READ
 from hps.reader.column_use import IGNORED as IGNORED_USE
 from hps.reader.column_use import LABEL as LABEL_USE
 from hps.reader.config import WITH_COLUMNS, ReaderConfig
-from hps.reader.divided import seem_divided
 from hps.reader.files import PathLike, find_files
 from hps.reader.find_format import find_format
+from hps.reader.first_texts import FirstTexts
 from hps.reader.keys import key_of
 from hps.reader.open import open_reader
 from hps.reader.reader import Reader
@@ -49,6 +49,7 @@ _ZEROS = "some numbers begin with 0: read as text, and to be given as text where
 _DIVIDED = (
     "many texts hold {0!r}; if they are several values each: kind = 'sequence', separator = '{0}'"
 )
+_DATES = "dates: later ones are keys that a model has not seen; kind = 'ignored' leaves them out"
 _TABLE = "features"
 _LEAK_AUC = 0.95  # of one column alone: no property of an example tells clicks so well
 _LEAK_EXAMPLES = 1000  # with fewer it may be chance
@@ -185,7 +186,9 @@ def survey(
     dense = _dense_figures(batch, raw, labels)
     features = _feature_figures(batch, raw, labels)
     columns = []
-    divided = seem_divided(reader) if isinstance(reader, RecordReader) else {}
+    texts = FirstTexts(reader) if isinstance(reader, RecordReader) else None
+    divided = {} if texts is None else texts.divided()
+    dates = () if texts is None else texts.dates()
     for use in reader.columns:
         kind = _KINDS.get(use.kind, use.kind)
         said: Json = {"kind": kind}
@@ -201,6 +204,8 @@ def survey(
         note = _ZEROS if use.name in reader.leading_zeros else ""
         if use.name in divided:
             note = _DIVIDED.format(divided[use.name])
+        elif use.name in dates:
+            note = _DATES
         if use.name in unread:
             note = f"{NOT_READ}, {use.type}: write it as whole numbers, floats or text to use it"
         columns.append(SurveyedColumn(use.name, said, figures, note))

@@ -34,9 +34,9 @@ def advice_on(reader: "Reader", kind: str) -> list[str]:
     if reader.format == "libsvm":
         return [*advice, *_on_one_bag(reader, kind)]
     if reader.format in ("csv", "criteo"):
-        return [*advice, *_on_sequences(reader), *_on_divided(reader)]
+        return [*advice, *_on_sequences(reader), *_on_texts(reader)]
     if reader.format == "parquet":
-        return [*advice, *_on_divided(reader)]
+        return [*advice, *_on_texts(reader)]
     return [*advice, *_on_numbers(reader)] if reader.format == "libffm" else advice
 
 
@@ -85,20 +85,28 @@ def _on_sequences(reader: "Reader") -> list[str]:
     ]
 
 
-def _on_divided(reader: "Reader") -> list[str]:
-    """Of columns whose text is one key and looks like several."""
+def _on_texts(reader: "Reader") -> list[str]:
+    """Of columns whose text is one key and looks like several, or like a date."""
     from hps.reader.record_reader import RecordReader  # pyarrow takes its time to import
 
     if not isinstance(reader, RecordReader):
         return []
-    from hps.reader.divided import seem_divided
+    from hps.reader.first_texts import FirstTexts
 
-    return [
+    texts = FirstTexts(reader)
+    divided = [
         f"warning: many texts of column {name!r} hold {separator!r}, and each text is one key; if "
         f'they are several values, say so: kind = "sequence" and separator = "{separator}" in a '
         "features file (--features)"
-        for name, separator in seem_divided(reader).items()
+        for name, separator in texts.divided().items()
     ]
+    dates = [
+        f"warning: the texts of column {name!r} are dates, and each is one key: later ones are "
+        'keys that the model has not seen; leave the column out (kind = "ignored" in a features '
+        "file, --ignore), or write what comes again, such as the day of the week"
+        for name in texts.dates()
+    ]
+    return [*divided, *dates]
 
 
 def advice_on_dim(dim: int | None, described: object, tables: Iterable[str]) -> list[str]:

@@ -149,6 +149,17 @@ def test_text_with_a_stray_bar_is_not(tmp_path: Path) -> None:
     assert "many texts" not in train_on(log, tmp_path / "store", None)
 
 
+@pytest.mark.parametrize("time", ["", " 10:30", "T07:00:00Z"])
+def test_dates_are_pointed_out(tmp_path: Path, time: str) -> None:
+    lines = [f"{row % 2},2026-11-{row % 28 + 1:02}{time},{row % 5}-11-28\n" for row in range(400)]
+    log = tmp_path / "log.csv"
+    log.write_text("label,day,code\n" + "".join(lines))
+    said = train_on(log, tmp_path / "store", None)
+    assert "texts of column 'day' are dates" in said and "'code' are dates" not in said
+    toml = survey(log, ReaderConfig()).to_toml()
+    assert toml.count("# dates: later ones") == 1
+
+
 def test_a_position_remembers_what_divides(tmp_path: Path) -> None:
     log = write_csv(tmp_path / "log.csv")
     state = read(log, DIVIDED, batch_size=2).state_dict()
