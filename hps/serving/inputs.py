@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from hps.errors import DataError, HpsError
+from hps.reader.config import WITH_COLUMNS
 from hps.serving.lines import Lines
 from hps.serving.refusals import invalid
 from hps.serving.tensors import BYTES, Tensor, check_text
@@ -54,6 +55,7 @@ class Inputs:
             self.features = [name for names in raw for name in names]
             self.dense = _dense_names(model)
         self._columns = {*self.features, *self.dense}
+        self._left_out = _left_out(model) - self._columns
 
     def batch_of(self, inputs: Sequence[Tensor], parameters: Parameters) -> Batch:
         """The batch of a request.
@@ -78,9 +80,11 @@ class Inputs:
 
     def batch_of_values(self, columns: Mapping[str, Sequence[Any]]) -> Batch:
         """The batch of columns of plain values, as JSON has them: null is missing."""
-        unknown = [name for name in columns if name not in self._columns]
-        if unknown:
-            raise self._no_column(unknown[0])
+        used = {name: column for name, column in columns.items() if name in self._columns}
+        unknown = [name for name in columns if name not in used and name not in self._left_out]
+        if unknown or (columns and not used):
+            raise self._no_column([*unknown, *columns][0])
+        columns = used
         self._check_rows(len(next(iter(columns.values()), ())))
         for name, column in columns.items():
             for value in column:
@@ -118,14 +122,16 @@ class Inputs:
         columns: dict[str, Any] = {}
         used: set[str] = set()
         for name, tensor in given.items():
+            if name in self._left_out:
+                used.update((name, name + LENGTHS, name + WEIGHTS))
             if name not in self._columns:
                 continue
             lengths, weights = given.get(name + LENGTHS), given.get(name + WEIGHTS)
             used.update((name, name + LENGTHS, name + WEIGHTS))
             columns[name] = self._column(tensor, lengths, weights)
         unused = [name for name in given if name not in used]
-        if unused:
-            raise self._no_column(unused[0])
+        if unused or not columns:
+            raise self._no_column([*unused, *given][0])
         counts = {name: len(column) for name, column in columns.items()}
         if len(set(counts.values())) > 1:
             raise invalid(f"inputs of one request have one number of examples, not {counts}")
@@ -203,6 +209,16 @@ class Inputs:
             if not np.isfinite(values).all():
                 raise invalid("input 'dense' holds a number that is not finite")
         return Batch(tables, torch.from_numpy(values), torch.zeros(count))
+
+
+def _left_out(model: Model) -> set[str]:
+    """Columns of a log of named columns that training has read past, or not as inputs."""
+    recipe = model.recipe
+    config = recipe.reader_config()
+    if config.format not in WITH_COLUMNS:
+        return set()
+    header, _ = recipe.csv_header()
+    return {config.label, *filter(None, [config.weight]), *recipe.left_out, *(header or ())}
 
 
 def _dense_names(model: Model) -> list[str]:

@@ -215,6 +215,11 @@ class ModelRecipe:
         return ReaderConfig(**{k: value for k, value in fields.items() if k not in left_out})
 
     @property
+    def left_out(self) -> list[str]:
+        """Of parquet and csv the columns that training was told to ignore."""
+        return list(self.reader.get("ignore", ()))
+
+    @property
     def leading_zeros(self) -> list[str]:
         """Of csv the features whose values are text, and no whole numbers, however they look."""
         return list(self.reader.get(ZEROS, ()))

@@ -70,8 +70,23 @@ def test_columns_of_csv_where_some_are_missing(models: Models) -> None:
             text("b", ["7", ""]),
             text("e", ["e01", "e02"]),
         ]
-        inputs += [text("d", ["d1", "d2"])] if kind == "csv" else []
+        d = text("d", ["d1", "d2"])
+        inputs += [d] if kind == "csv" else []
         assert scored(model, inputs) == expected
+        # A whole row of the log: the label and what was left out are no inputs, and no errors.
+        inputs += [whole("label", [0, 1]), *([] if kind == "csv" else [d])]
+        assert scored(model, inputs) == expected
+
+
+def test_what_training_has_left_out_alone_is_no_example(models: Models) -> None:
+    _, model = models("csv, described")
+    made = Inputs(model, 9)
+    with pytest.raises(Refusal, match="input 'd': the model has no such column"):
+        made.batch_of([text("d", ["d1"])], {})
+    with pytest.raises(Refusal, match="input 'label': the model has no such column"):
+        made.batch_of_values({"label": [1]})
+    with pytest.raises(Refusal, match="input 'dd': the model has no such column"):
+        made.batch_of_values({"d": ["d1"], "dd": ["d1"]})
 
 
 def test_bags_are_of_one_length_or_ragged(models: Models) -> None:

@@ -120,6 +120,8 @@ def test_examples_by_feature_name_in_plain_json(models: Models) -> None:
             {"c": "n2", "a": 0.5, "b": 8, "d": "d2", "e": "e02"},
         ]
         assert local.ask(path, {"instances": examples}) == (200, expected)
+        whole_rows = [{**one, "label": 1} for one in examples]  # as the log has them
+        assert local.ask(path, {"instances": whole_rows}) == (200, expected)
         del examples[0]["a"], examples[0]["d"]
         assert local.ask(path, {"instances": examples}) == (200, expected)
         columns = {name: [one.get(name) for one in examples] for name in examples[1]}
