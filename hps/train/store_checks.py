@@ -131,9 +131,10 @@ def refuse_model(options: "TrainOptions", server: "TrainingServer") -> None:
 
 
 def _holds_model(options: "TrainOptions", checkpoint: str) -> ConfigError:
+    other = "another store" if options.remote is None else "other servers"
     return ConfigError(
         f"{options.where} holds a trained model (checkpoint: {checkpoint}); continue it with "
-        "--resume, or name another store"
+        f"--resume, or name {other}"
     )
 
 

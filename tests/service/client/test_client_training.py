@@ -86,7 +86,7 @@ def test_new_run_refuses_servers_that_hold_a_model_or_another_table(
 ) -> None:
     with service(tmp_path, 1, tables=(), seed=SEED) as servers:
         train(options(log, servers, limit=300))
-        with pytest.raises(ConfigError, match="holds a trained model"):
+        with pytest.raises(ConfigError, match=r"holds a trained model .* or name other servers"):
             train(options(log, servers))
         with pytest.raises(ConfigError, match=r"made with other flags: its dim is 5, not 9"):
             train(options(log, servers, dim=8))
