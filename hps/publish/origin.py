@@ -80,12 +80,13 @@ class Origin(Protocol[C]):
                 it cannot be had.
         """
 
-    def find(self, source: JsonView, after: C) -> C | None:
+    def find(self, source: JsonView, after: C, known: C | None = None) -> C | None:
         """The checkpoint that a version is of, by its source; None: it is not kept any more.
 
         Args:
             source: of the version.
             after: a newer one, just opened.
+            known: one that is open: itself is returned if it is that one, and still kept.
         """
 
     def pin(self, checkpoint: C, name: str) -> None:

@@ -171,12 +171,11 @@ class Publisher(Generic[C]):
             return why, None
         if source["options"] != self.options.described():
             return "the newest version was published with other options", None
-        if self._before is not None and self._before.created == source["created"]:
-            return "", self._before
-        before = self._origin.find(source, after)
+        before = self._origin.find(source, after, self._before)
         if before is None:
             return f"checkpoint {source['checkpoint']!r}, published last, is gone", None
-        self._keep_open(before)
+        if before is not self._before:
+            self._keep_open(before)
         return "", before
 
     def _chain(self, newest: Version) -> list[Version]:

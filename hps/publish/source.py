@@ -285,14 +285,17 @@ class Source:
 
 def _useful(folder: Path, checkpoint: str | int | None, beside: Source | None) -> RowTier | None:
     """The other store, if its checkpoint is one that this one descends from: only then are rows
-    that both have in the same segments newer than what else the other one has."""
+    that both have in the same segments newer than what else the other one has. One that is not kept
+    may be of files that a copy of the store has replaced since, under the same numbers."""
     if beside is None or not isinstance(beside.store, SsdStore):
         return None
     with SsdStore.open(folder, [], read_only=True, checkpoint=checkpoint, rows=False) as store:
         lineage = store.extras(None, (LINEAGE,)).get(LINEAGE, b"").decode()
-        info = _own(folder, store.checkpoints(), checkpoint)
-    is_descendant = lineage == beside.lineage and info["created"] >= beside.info["created"]
-    return beside.store if is_descendant else None
+        listed = store.checkpoints()
+        info = _own(folder, listed, checkpoint)
+    is_kept = any(one["created"] == beside.created for one in listed)
+    is_descendant = lineage == beside.lineage and info["created"] >= beside.created
+    return beside.store if is_kept and is_descendant else None
 
 
 def _open(

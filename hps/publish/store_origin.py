@@ -34,9 +34,11 @@ class StoreOrigin:
         """As Origin."""
         return Source.open(self._path, checkpoint, beside, shares_index=shares_index)
 
-    def find(self, source: JsonView, after: Source) -> Source | None:
+    def find(self, source: JsonView, after: Source, known: Source | None = None) -> Source | None:
         """As Origin."""
         kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
+        if kept and known is not None and known.created == source["created"]:
+            return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
     def pin(self, checkpoint: Source, name: str) -> None:

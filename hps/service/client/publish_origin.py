@@ -196,9 +196,17 @@ class ServiceOrigin:
             whole, parts, lambda: self._checkpoints.state_of(whole)[0], tables[0]
         )
 
-    def find(self, source: JsonView, after: ServiceCheckpoint) -> ServiceCheckpoint | None:
+    def find(
+        self,
+        source: JsonView,
+        after: ServiceCheckpoint,
+        known: ServiceCheckpoint | None = None,
+    ) -> ServiceCheckpoint | None:
         """As Origin; None also where a shard lacks its part."""
-        whole = self._kept(float(source["created"]))
+        created = float(source["created"])
+        whole = self._kept(created)
+        if whole is not None and known is not None and known.created == created:
+            return known
         return None if whole is None else ServiceCheckpoint(whole)
 
     def pin(self, checkpoint: ServiceCheckpoint, name: str) -> None:
