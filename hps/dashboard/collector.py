@@ -209,7 +209,7 @@ def _shown_of(reading: Reading) -> Reading:
         slices=[
             [str(stage)[:_MOST_NAME], str(side)[:_MOST_NAME], *rest]
             for stage, side, *rest in reading.slices
-            if all(map(math.isfinite, rest))
+            if all(math.isfinite(float(value)) for value in rest)
         ],
         stages={
             stage: _numbers(seconds)

@@ -106,10 +106,15 @@ class Fetcher:
             connection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=self._seconds, context=self._context
             )
+
         # The head and a refusal, too: a byte now and then is to hold no thread beyond the deadline.
-        connection.response_class = lambda sock, *args, **options: http.client.HTTPResponse(
-            cast("socket.socket", _InTime(sock, end)), *args, **options
-        )
+        def respond(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+            return http.client.HTTPResponse(
+                cast("socket.socket", _InTime(sock, end)), *args, **options
+            )
+
+        # http.client only calls it.
+        connection.response_class = cast("type[http.client.HTTPResponse]", respond)
         try:
             connection.request("GET", path, headers={**self._headers, "Accept": "text/plain"})
             answer = connection.getresponse()
