@@ -49,13 +49,14 @@ class Inputs:
         self.lines: Lines | None = None
         self.features: list[str] = []
         self.dense: list[str] = []
+        self._left_out: set[str] = set()
         if model.has_recipe:  # else keys alone can be sent
             self.lines = Lines(model)
             raw = model.recipe.raw_features.values()
             self.features = [name for names in raw for name in names]
             self.dense = _dense_names(model)
+            self._left_out = _left_out(model) - {*self.features, *self.dense}
         self._columns = {*self.features, *self.dense}
-        self._left_out = _left_out(model) - self._columns
 
     def batch_of(self, inputs: Sequence[Tensor], parameters: Parameters) -> Batch:
         """The batch of a request.

@@ -111,7 +111,11 @@ M = 1_000_000
 P, STAGES = ("p50", "p99"), ("network", "fetch", "copy", "compute")
 PAST_PUSH = "from a push to the first call scored with it, "
 TABLES = (EQUAL, EQUAL | {"bag": 5}, EQUAL | {"examples": 512})
-TABLE_PEERS = (FBGEMM, "torch: EmbeddingBag(sparse) a table")
+TABLE_PEERS = (
+    FBGEMM,
+    "torch: EmbeddingBag(sparse) a table",
+    "the same, each key found by one hash and one probe",
+)
 MODELS, TRAINED = ("deepfm", "dlrm"), (TORCH, FBGEMM)
 CALL = {"clients": 1, "shards": 1}
 PULL, PUSH = {"figure": "pull", **CALL}, {"figure": "push, memory", **CALL}
@@ -257,13 +261,13 @@ BENCHMARKS: dict[str, list[float]] = {
     "Z: the same, Adagrad": [
         figure for field in (V, B, R) for figure in both("pooled_step", field, BEST, **ADAGRAD)
     ],
-    "Z: a step over 26 tables of 40,000 rows, dim 16, row-wise Adagrad, 4096 examples, one key a"
+    "a step over 26 tables of 40,000 rows, dim 16, row-wise Adagrad, 4096 examples, one key a"
     " feature; bags of 5; 512 examples, one key": [
         *(one("many_tables", V, FBGEMM, **where) for where in TABLES),
         *(one("many_tables", B, peer, **where) for peer in TABLE_PEERS for where in TABLES),
         *(one("many_tables", R, peer, **where) for peer in TABLE_PEERS for where in TABLES),
     ],
-    "Z: 26 tables of dims 8 to 128, 27 M rows, 4096 examples; 512": [
+    "26 tables of dims 8 to 128, 27 M rows, 4096 examples; 512": [
         one("many_tables", field, FBGEMM, kind="mixed", examples=examples)
         for field in (V, B, R)
         for examples in (4096, 512)
@@ -318,10 +322,10 @@ NOT_HELD = {
     "README.md": [],
     "docs/benchmarks.md": [
         "X: outputs and gradients in bfloat16, 1 M rows, row-wise Adagrad, dim 16 / 64; Adagrad",
-        "Z: the same",
-        "Z3, a Zen 4 whose memory is slower, look-ups in groups of eight: the five"
-        " cells above in their order",
-        "Z: Python's share of a step over 1 / 8 / 26 / 52 tables, `hps.Batch`; KeyedJaggedTensor",
+        "the same",
+        "Z3, a Zen 4 whose memory is slower, look-ups in groups of eight: many tables at 4096"
+        " examples, bags of 5, 512, and mixed dims at 4096 and 512",
+        "Python's share of a step over 1 / 8 / 26 / 52 tables, `hps.Batch`; KeyedJaggedTensor",
         "pull of 26 keys, dim 16, numpy / tensors; of 512",
         "`SparseEmbedding` in eval mode, one example of 8 bags of 20, dim 16; 8"
         " tables by `SparseEmbeddings`",
