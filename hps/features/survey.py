@@ -73,12 +73,14 @@ class SurveyedColumn:
             as a score, or of its opposite where that is better. Of either, where some are missing,
             `missing_auc`, of whether it is.
         note: of what is made of it, or why nothing is; "" for what needs no saying.
+        warning: what there is to think of before it is trained on, by its texts.
     """
 
     name: str
     said: Json
     figures: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class Survey:
     def warnings(self) -> dict[str, str]:
         """Name of a column -> what there is to think of before it is trained on."""
         found = dict.fromkeys(self.leaks, LEAK)
+        for one in self.columns:
+            if one.warning:
+                found.setdefault(one.name, one.warning)
         if self.examples < _LEAK_EXAMPLES:
             return found
         for one in self.columns:
@@ -202,13 +207,12 @@ def survey(
             if "mean_length" in figures or "list" in use.type:
                 said["kind"] = SEQUENCE
         note = _ZEROS if use.name in reader.leading_zeros else ""
+        warning = _DATES if use.name in dates else ""
         if use.name in divided:
-            note = _DIVIDED.format(divided[use.name])
-        elif use.name in dates:
-            note = _DATES
+            warning = _DIVIDED.format(divided[use.name])
         if use.name in unread:
             note = f"{NOT_READ}, {use.type}: write it as whole numbers, floats or text to use it"
-        columns.append(SurveyedColumn(use.name, said, figures, note))
+        columns.append(SurveyedColumn(use.name, said, figures, note, warning))
     return Survey(source, reader.format, len(batch), int((labels > 0).sum()), columns)
 
 

@@ -93,12 +93,16 @@ def _on_texts(reader: "Reader") -> list[str]:
         return []
     from hps.reader.first_texts import FirstTexts
 
-    texts = FirstTexts(reader)
+    texts, transform = FirstTexts(reader), reader.transform
+    sequences: list[str] = []
+    if isinstance(transform, FeatureTransform) and reader.format == "csv":
+        sequences = transform.measured.of_kind(SEQUENCE)
     divided = [
         f"warning: many texts of column {name!r} hold {separator!r}, and each text is one key; if "
         f'they are several values, say so: kind = "sequence" and separator = "{separator}" in a '
         "features file (--features)"
         for name, separator in texts.divided().items()
+        if name not in sequences  # of which `_on_sequences` has told
     ]
     dates = [
         f"warning: the texts of column {name!r} are dates, and each is one key: later ones are "

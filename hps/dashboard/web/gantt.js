@@ -26,8 +26,8 @@ export class Gantt {
     const title = element("h3", `Stages of ${target}`);
     title.id = `gantt-${target}`;
     this.root.setAttribute("aria-labelledby", title.id);
-    const help = "The newest batches: full bars are work, pale ones waits. A batch goes down the "
-      + "lanes; where the lowest lane is full, nothing waits.";
+    const help = "The newest batches: tall bars are work, one batch dark and the next lighter; "
+      + "thin pale strips are waits. Where the lowest lane is full, nothing waits.";
     this.place = element("div");
     this.root.append(title, element("p", help, { class: "help" }), this.place);
   }

@@ -82,7 +82,11 @@ _HINTS = (
     ),
     ("errors resolving", "there is no host of that name"),
     ("DNS resolution failed", "there is no host of that name"),
-    ("Failed parsing HTTP/2", "another program than hps serve listens there: check the port"),
+    (
+        "Failed parsing HTTP/2",
+        "what listens there speaks no gRPC: check the port; of hps serve-model it is that of "
+        "--listen, not of --http",
+    ),
     ("Method not found", "no hps serve listens there, or an older one: check the port"),
     ("Deadline Exceeded", "it accepts connections and does not answer: check the port"),
 )
