@@ -141,6 +141,17 @@ def test_text_that_looks_divided_is_pointed_out(tmp_path: Path) -> None:
     assert "separator = '|'" in toml and toml.count("separator") == 1
 
 
+def test_what_is_described_as_a_sequence_is_pointed_out_once(tmp_path: Path) -> None:
+    log = write_many(tmp_path / "log.csv")
+    said = train_on(log, tmp_path / "store", '[columns.seen]\nkind = "sequence"\n')
+    assert "column 'seen' is described as a sequence" in said and "many texts" not in said
+
+
+def test_a_survey_warns_of_texts(tmp_path: Path) -> None:
+    warnings = survey(write_many(tmp_path / "log.csv"), ReaderConfig()).warnings()
+    assert list(warnings) == ["seen"] and "separator = '|'" in warnings["seen"]
+
+
 def test_text_with_a_stray_bar_is_not(tmp_path: Path) -> None:
     stray = ["a|b", "b|a", "a|a|b", "b|b"]
     lines = [f"{row % 2},i{row},{stray[row] if row < 4 else f'c{row}'}\n" for row in range(400)]
