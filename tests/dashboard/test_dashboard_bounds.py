@@ -59,7 +59,7 @@ def test_an_answer_that_drips_is_given_up_in_time_wherever_it_is(begun: bytes) -
 
 
 def test_of_too_many_samples_none_is_taken_apart() -> None:
-    text = "hps_many 1\n" * 400_000
+    text = "# TYPE hps_many gauge\n" + "hps_many 1\n" * 400_000
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match="more than 20,000 samples"):
