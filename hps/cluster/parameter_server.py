@@ -25,7 +25,7 @@ from hps.cluster.table_verbs import TableVerbs
 from hps.cluster.world.together import Together, is_shared
 from hps.cluster.world.torch_world import torch_world
 from hps.cluster.world.world import World
-from hps.common.arrays import AnyArray, HostArray
+from hps.common.arrays import HOST, AnyArray, HostArray
 from hps.common.forked import is_inherited, refuse_in_children
 from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
@@ -56,7 +56,7 @@ class ClusterParameterServer:
 
     Args:
         config: of the store; its path is the cluster's folder, its budgets are this rank's.
-        world: all ranks; None takes those of torchrun.
+        world: all ranks; None takes those of torchrun, over gloo where rows lie in host memory.
         options: how rows and gradients travel; the same on every rank.
 
     Raises:
@@ -83,7 +83,9 @@ class ClusterParameterServer:
         self, config: Config, world: World | None = None, options: ClusterConfig | None = None
     ) -> None:
         is_owner = world is None
-        world = torch_world() if world is None else world
+        if world is None:  # rows of host memory would go up to a GPU and down again
+            on_host = config.gpu is None or config.gpu.device == HOST
+            world = torch_world("gloo" if on_host else None)
         try:
             parts = open_parts(config, world)
         except BaseException as error:

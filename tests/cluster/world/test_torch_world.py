@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import hps
+from hps.cluster import parameter_server
 from hps.cluster.world.torch_world import _Watch, torch_world
 from hps.config import RankEnvironment
 from tests.cluster.ranks import Task, train_ranks
@@ -191,6 +192,30 @@ def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(hps.ConfigError, match="torchrun --nproc-per-node"):
         torch_world()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend"),
+    [
+        (None, "gloo"),
+        (hps.GpuCacheConfig(bytes="4MiB", device="cpu"), "gloo"),
+        (hps.GpuCacheConfig(bytes="4MiB"), None),
+    ],
+)
+def test_rows_in_host_memory_travel_over_gloo_whatever_gpus_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: hps.GpuCacheConfig, backend: str | None
+) -> None:
+    class AskedError(Exception):
+        pass
+
+    def ask(asked: str | None = None) -> None:
+        raise AskedError(asked)
+
+    monkeypatch.setattr(parameter_server, "torch_world", ask)
+    tables = [hps.TableConfig(name="ads", dim=4)]
+    with pytest.raises(AskedError) as error:
+        hps.ClusterParameterServer(hps.Config(path=tmp_path, tables=tables, gpu=gpu))
+    assert error.value.args == (backend,)
 
 
 @pytest.mark.parametrize(
