@@ -116,7 +116,8 @@ class TextReader(Reader):
         if self._num_categories < 0:
             raise DataError(
                 f"{self.paths[0]}: most lines have {(num_tabs or 0) + 1} columns separated by "
-                f"tabs, too few for a label and dense={dense} numbers"
+                f"tabs, too few for a label and dense={dense} numbers; "
+                "say how many numbers there are by dense (--dense)"
             )
         return [f"C{number + 1}" for number in range(self._num_categories)], dense
 
