@@ -5,12 +5,18 @@ a renewed certificate serves new connections without a restart.
 """
 
 import ssl
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from hps.errors import ConfigError
+
+# Longer than gRPC takes from asking for a renewed certificate to having its handshake, or to having
+# put that certificate in place.
+_SETTLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +37,7 @@ class TlsFiles:
 
 
 class TlsCredentials:
-    """The server's credentials; thread-safe.
+    """The credentials of a server's port; thread-safe.
 
     Raises:
         ConfigError: a file cannot be read or is no PEM, or the key is not the certificate's.
@@ -39,7 +45,10 @@ class TlsCredentials:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._current = _read(files)
+        self._first = _read(files)
+        self._renewed: grpc.ServerCertificateConfiguration | None = None
+        self._turn = threading.Lock()
+        self._settled_at = 0.0
 
     def reload(self) -> None:
         """Takes the files as they are now, for connections from now on.
@@ -47,15 +56,33 @@ class TlsCredentials:
         Raises:
             ConfigError: see the class; the old ones stay.
         """
-        self._current = _read(self._files)
+        renewed = _read(self._files)
+        with self._turn:
+            self._renewed = renewed
 
     def credentials(self) -> grpc.ServerCredentials:
         """What grpc.Server.add_secure_port takes."""
         return grpc.dynamic_ssl_server_credentials(
-            self._current,
-            lambda: self._current,
+            self._first,
+            self._fetch,
             require_client_authentication=self._files.client_ca is not None,
         )
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """What gRPC asks for before each handshake: a renewed certificate, once; else None.
+
+        gRPC replaces a certificate without a lock, and frees the old one while other threads take
+        it for their handshakes (grpcio 1.78 to 1.85): connections that came and went at the same
+        time ended the server. So the renewed one is given while nobody else is on the way from this
+        question to his handshake: who has asked before has had the time, and who asks now waits.
+        """
+        with self._turn:
+            time.sleep(max(self._settled_at - time.monotonic(), 0.0))
+            renewed, self._renewed = self._renewed, None
+            if renewed is not None:
+                time.sleep(_SETTLE_SECONDS)
+                self._settled_at = time.monotonic() + _SETTLE_SECONDS
+            return renewed
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
