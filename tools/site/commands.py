@@ -64,7 +64,7 @@ def _synopsis(parser: argparse.ArgumentParser) -> str:
 
 
 def _value(action: argparse.Action) -> str:
-    """The placeholder of its value, with the marks of how many there may be."""
+    """The name of its value, with the marks of how many there may be."""
     if action.nargs == 0:
         return ""
     name = action.metavar or action.dest.upper()

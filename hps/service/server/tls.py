@@ -64,7 +64,7 @@ class TlsCredentials:
         """What grpc.Server.add_secure_port takes."""
         return grpc.dynamic_ssl_server_credentials(
             self._first,
-            self._fetch,
+            self._fetch,  # type: ignore[arg-type]  # the stubs lack None, for no change
             require_client_authentication=self._files.client_ca is not None,
         )
 
