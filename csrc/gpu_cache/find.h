@@ -96,6 +96,16 @@ HPS_HD void WantOne(Group group, const FindArgs& args, int64_t i) {
   });
 }
 
+// Readies the numbers for a reserve of the window, of which the first round that can help is open.
+HPS_HD void BeginReserve(BatchNumbers* numbers, int64_t num_slots) {
+  numbers->refused = numbers->window_size > num_slots;
+  for (int round = 0; round < kNumRounds; ++round) numbers->num_listed[round] = 0;
+  for (int round = 0; round <= kNumRounds; ++round) numbers->open[round] = 0;
+  numbers->open[numbers->is_full ? kVictimFirst : kFirst] = numbers->num_missing > 0;
+  numbers->num_victims = 0;
+  numbers->num_spared = 0;
+}
+
 // i: 0. What follows a look-up of the window: counters, the clock, whether a reserve will find free
 // slots.
 template <class Group>
@@ -106,7 +116,9 @@ HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {
   const int64_t num_rows = CountOf(args.cache, kCountRows) + CountOf(args.cache, kCountFresh);
   AdvanceClock(args.cache, num_rows, numbers.window_size);
   const int64_t num_taken = num_rows + CountOf(args.cache, kCountPending);
-  numbers.is_full = num_taken == args.cache.table.shape.num_slots();
+  const int64_t num_slots = args.cache.table.shape.num_slots();
+  numbers.is_full = num_taken == num_slots;
+  BeginReserve(&numbers, num_slots);
   if (args.told != nullptr) *args.told = numbers;
 }
 

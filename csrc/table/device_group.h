@@ -77,6 +77,14 @@ struct DeviceGroup {
     return least;
   }
 
+  template <class Value>
+  HPS_HD_MEMBER uint32_t total(int64_t count, Value value) const {
+    uint32_t sum = 0;
+    for (int64_t i = lane(); i < count; i += kSize) sum += value(i);
+    for (int step = 1; step < kSize; step *= 2) sum += shuffle(sum, lane() ^ step);
+    return sum;
+  }
+
   template <class Body>
   HPS_HD_MEMBER void for_each(int64_t count, Body body) const {
     for (int64_t i = lane(); i < count; i += kSize) body(i);

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, Offsets
-from hps.common.row_layout import Floats
+from hps.common.row_layout import Floats, Images
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 
 
@@ -63,6 +63,26 @@ class BagsOfTable(NamedTuple):
     values: Floats
 
 
+class RowsOfTable(NamedTuple):
+    """Missing rows of a batch of one table.
+
+    Args:
+        cache: of the table.
+        plan: a plan of that cache, for which slots are reserved.
+        rows: uint8 [missing, row_bytes].
+        found: uint8 [missing], 0: the row is initialised instead.
+        lr: the learning rate.
+        create: rows that are initialised are stored, too.
+    """
+
+    cache: AnyRowCache
+    plan: BatchPlan
+    rows: Images
+    found: NDArray[np.uint8]
+    lr: float
+    create: bool = False
+
+
 class TableVerbs(Protocol):
     """Of caches of one device, no cache twice in a call. None waits for the device but where that
     is said."""
@@ -74,6 +94,22 @@ class TableVerbs(Protocol):
 
     def look_up(self, tables: Sequence[KeysOfTable]) -> None:
         """Queues make_plan, and find of all keys."""
+
+    def look_again(self, tables: Sequence[OfTable]) -> None:
+        """Queues find of all keys, of plans in whose tables slots have moved since they were looked
+        up."""
+
+    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+        """Queues a reserve of each, whose window was looked up. False, and nothing is queued, if
+        slots of one have moved since: `look_again`. Waits for the look-ups, if they were not waited
+        for."""
+
+    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+        """Waits for what `begin_reserve` has queued, missing keys and victims with it; which were
+        granted. Without the lock."""
+
+    def fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """Publishes the missing rows of each."""
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
         """Pins each plan that was looked up whole, with every row in its slot; tells which. Waits

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
 from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
 from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.table_block import TableBlock
@@ -30,6 +31,7 @@ class BatchedCache(Protocol):
     piece: Memory
     heads: dict[str, bytes]
     dim: int
+    row_bytes: int
     epoch: int
     num_swept: int  # buckets a tick of its clock
     number: int  # by which its failure is known
@@ -80,6 +82,7 @@ class DeviceBatch:
     def __init__(self, device: Device, failures: Failures) -> None:
         self._device = device
         self._failures = failures
+        self._reserves = Reserves(device, failures.order)
 
     # hps/contracts/table_verbs.py says what each does.
 
@@ -214,15 +217,31 @@ class DeviceBatch:
         for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
             plan.found(HostPart(copy, at * size, (at + 1) * size), cache.epoch)
 
-    def begin_reserve(self, plans: Sequence[DevicePlan]) -> TableBlock:
-        """Begins a reserve of each, and pins what was found; "SettleReserve", launch 0, ends it.
-        Within a verb of the plans."""
-        ones, bounds = [1] * len(plans), [plan.bound for plan in plans]
-        rest = dict.fromkeys(("bound", "victims", "grouping", "round"), 0)
-        block = TableBlock(self._device, "Pin", plans, [ones, bounds], rest)
-        block.launch("BeginReserve", 0)
-        block.launch("Pin", 1)
-        return block
+    def look_again(self, tables: Sequence[OfTable]) -> None:
+        """See TableVerbs."""
+        moved = [
+            one
+            for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True)
+            if plan.state is not State.FOUND or plan.epoch != cache.epoch
+        ]
+        for plan in _plans(moved):
+            plan.set_window(0, -1)
+        self.find(moved)
+
+    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+        """See TableVerbs."""
+        return self._reserves.begin(tables)
+
+    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+        """See TableVerbs."""
+        return [
+            plan.settle(cache.row_bytes)
+            for cache, plan in zip(_caches(tables), _plans(tables), strict=True)
+        ]
+
+    def fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """See TableVerbs."""
+        self._reserves.fill(tables)
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
         """See TableVerbs."""
@@ -234,12 +253,8 @@ class DeviceBatch:
         chosen = [one for one, is_chosen in zip(tables, can, strict=True) if is_chosen]
         if not chosen:
             return can
-        for cache, plan in zip(_caches(chosen), _plans(chosen), strict=True):
-            cache.note_held(plan)
-        with self._failures.order.verb(*_memory(chosen)):
-            self.begin_reserve(_plans(chosen)).launch("SettleReserve", 0)
-            for plan in _plans(chosen):
-                plan.grant()
+        begun = self.begin_reserve(chosen)
+        assert begun, "slots have moved since the look-up"
         for plan in _plans(chosen):
             plan.state = State.PINNED
             plan.has_rows = True
@@ -247,11 +262,14 @@ class DeviceBatch:
 
     def abandon(self, tables: Sequence[OfTable]) -> None:
         """See TableVerbs."""
-        is_pinned = [plan.state is State.PINNED for plan in _plans(tables)]
-        for one, pinned in zip(tables, is_pinned, strict=True):
-            if not pinned:
-                one.cache.abandon(one.plan)
-        self.release([one for one, pinned in zip(tables, is_pinned, strict=True) if pinned])
+        by_state: dict[State, list[OfTable]] = {}
+        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
+            plan.settle(cache.row_bytes)
+            by_state.setdefault(plan.state, []).append(one)
+            if plan.state not in (State.RESERVED, State.PINNED):
+                cache.let_go(plan)
+        self._reserves.cancel(by_state.get(State.RESERVED, []))
+        self.release(by_state.get(State.PINNED, []))
 
     def release(self, tables: Sequence[OfTable]) -> None:
         """Drops the pins of plans that pin their windows."""
@@ -266,7 +284,7 @@ class DeviceBatch:
                 "Release",
                 plans,
                 [bounds],
-                {"bound": bounds, "victims": 0, "grouping": 0, "round": 0},
+                {"bound": bounds, "victims": 0, "told": 0, "told_keys": 0},
             )
             block.launch("Release", 0)
         for cache, plan in zip(_caches(tables), plans, strict=True):

@@ -9,6 +9,7 @@ import enum
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,12 +20,10 @@ from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
 from hps.gpu_cache.device_sums import Sums
 
+if TYPE_CHECKING:
+    from hps.gpu_cache.device_reserve import Answers
+
 _MIN_ID_TABLE = 64
-_LISTS = [
-    f"{lists}.{name}"
-    for lists in ("first_lists", "other_lists")
-    for name in ("arrivals", "starts", "lengths", "entries")
-]
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
 _ARRAYS = {
     "keys": torch.int64,
@@ -36,8 +35,13 @@ _ARRAYS = {
     "missing": torch.int32,
     "missing_keys": torch.int64,
     "emptier": torch.uint8,
-    "victim_ranks": torch.int32,
-} | dict.fromkeys(_LISTS, torch.int32)
+    "links": torch.int32,
+    "other_links": torch.int32,
+    "entries": torch.int32,
+}
+# Arrays of other lengths.
+_OTHERS = ("reservations", "id_table", "numbers", "victims.words", "victims.sums")
+_FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
 
 
 class State(enum.Enum):
@@ -80,12 +84,12 @@ class DevicePlan:
         self.first = 0
         self.count = 0  # of the window; negative: all from `first` on
         self.has_rows: bool | None = False  # all of the window's; None: the device knows
-        self.victims: HostCopy | None = None
-        self.missing: HostCopy | None = None
+        self._victims: HostArray | None = None  # bytes
+        self._missing: HostArray | None = None  # bytes
         # Of a reserve that is queued; the lock is for those who wait for it at once.
         self._settling = threading.Lock()
-        self._answer: HostCopy | None = None
-        self._victim_rows: torch.Tensor | None = None
+        self._answers: Answers | None = None
+        self._answer_number = 0
         self.arena: Arena = Arena(device, {})
 
     # What the server sees.
@@ -150,7 +154,7 @@ class DevicePlan:
         self.num_occurrences = count
         self.first = self.count = 0
         self.has_rows = False
-        self.victims = self.missing = self._numbers = self._asked = None
+        self._victims = self._missing = self._numbers = self._asked = None
         self._num_unique = None if count else 0
         if count > self._capacity:
             self._grow(count + count // 8)
@@ -214,20 +218,13 @@ class DevicePlan:
 
     def grant(self) -> None:
         """A reserve without missing keys is queued, which cannot be refused."""
-        self.victims = self.missing = self._answer = self._victim_rows = None
+        self._victims = self._missing = self._answers = None
         self.state = State.RESERVED
 
-    def expect(self, victims: torch.Tensor) -> None:
-        """Queues, behind a reserve, the way of its answer and of its missing keys to the host.
-
-        Args:
-            victims: where it has put the rows that go down, as many as keys are missing, or fewer.
-        """
-        count = self.num_missing
-        self.victims, self._victim_rows = None, victims
-        self._answer = HostCopy(self._device, self.arena.tensor("numbers"))
-        keys = self.arena.tensor("missing_keys", count)
-        self.missing = HostCopy(self._device, keys) if count else None
+    def expect(self, answers: "Answers", number: int) -> None:
+        """A reserve is queued, which will tell there what it was granted, by the plan's number."""
+        self._victims = self._missing = None
+        self._answers, self._answer_number = answers, number
         self.state = State.RESERVING
 
     def settle(self, row_bytes: int) -> bool:
@@ -239,22 +236,21 @@ class DevicePlan:
             return self.state is State.RESERVED
 
     def _settle(self, row_bytes: int) -> None:
-        answer, rows = self._answer, self._victim_rows
-        assert answer is not None and rows is not None
-        if self.missing is not None:
-            self.missing.wait()  # behind the answer, which is here by then
-        numbers = self._numbers_of(answer)
+        assert self._answers is not None
+        told, missing, victims = self._answers.wait(self._answer_number)
+        numbers = told.view(self._device.args.dtype("BatchNumbers"))
         if numbers["refused"][0]:
-            self.missing = None
-            self.state = State.FOUND
+            self.state = State.KEYS  # to be looked up again
         else:
-            num_bytes = int(numbers["num_victims"][0]) * row_bytes
-            if num_bytes:
-                with self.verb(rows):
-                    self.victims = HostCopy(self._device, rows[:num_bytes])
-                self.victims.wait()
+            self._missing = missing
+            self._victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
             self.state = State.RESERVED
-        self._answer = self._victim_rows = None
+        self._answers = None
+
+    def forget_reserve(self) -> None:
+        """Its slots were given back."""
+        self._victims = self._missing = None
+        self.state = State.KEYS
 
     def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""
@@ -272,16 +268,14 @@ class DevicePlan:
         return args
 
     def missing_keys(self) -> Keys:
-        """uint64 [M] of the last reserve; a view. Waits."""
-        if self.missing is None:
-            return np.empty(0, np.uint64)
-        return self.missing.wait().view(np.uint64)
+        """uint64 [M] of the last reserve; a view."""
+        return np.empty(0, np.uint64) if self._missing is None else self._missing.view(np.uint64)
 
     def victim_images(self, row_bytes: int) -> Images:
-        """uint8 [victims, row_bytes] of the last reserve; a view. Waits."""
-        if self.victims is None:
+        """uint8 [victims, row_bytes] of the last reserve; a view."""
+        if self._victims is None:
             return np.empty((0, row_bytes), np.uint8)
-        return self.victims.wait().reshape(-1, row_bytes)
+        return self._victims.reshape(-1, row_bytes)
 
     def _by_id(self, name: str) -> NDArray[np.int64]:
         num_unique = self.num_unique
@@ -296,6 +290,8 @@ class DevicePlan:
         arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
         arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
         arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
+        for name, count in (("words", _FLAGS_A_WORD), ("sums", _FLAGS_A_SUM)):
+            arrays[f"victims.{name}"] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
         self.arena = Arena(self._device, arrays)
         self._capacity = capacity
@@ -306,7 +302,7 @@ class DevicePlan:
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:
     """Every pointer of BatchArgs by the name of its array."""
-    for name in (*_ARRAYS, "reservations", "id_table", "numbers"):
+    for name in (*_ARRAYS, *_OTHERS):
         field = batch
         for part in name.split("."):
             field = field[part]

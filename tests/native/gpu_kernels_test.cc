@@ -115,15 +115,11 @@ void TestSlotsPast32BitsAreFoundFilledAndUpdated() {
   SumUp(find.batch.missing_ranks, 30);
   lanes.one(30, [=](auto group, int64_t i) { ListMissingOne(group, find, i); });
   HPS_CHECK(plan.num_missing() == 30);
+  lanes.one(1, [=](auto group, int64_t i) { TickOne(group, find, i); });
   plan.PrepareReserve();
-  const ReserveArgs reserve = {far.cache, plan.batch(), 30, nullptr, kByFirst, 1};
-  lanes.one(1, [=](auto group, int64_t i) { BeginReserveOne(group, reserve, i); });
+  const ReserveArgs reserve = {far.cache, plan.batch(), 30, nullptr, nullptr, nullptr};
   lanes.one(30, [=](auto group, int64_t i) { PinOne(group, reserve, i); });
-  lanes.any(30, [=](auto group, int64_t i) { CountInBucketOne(group, reserve, i); });
-  lanes.one(30, [=](auto group, int64_t i) { StartListOne(group, reserve, i); });
-  lanes.one(30, [=](auto group, int64_t i) { PutIntoListOne(group, reserve, i); });
-  lanes.any(30, [=](auto group, int64_t i) { PlaceBucketOne(group, reserve, i); });
-  lanes.one(30, [=](auto group, int64_t i) { NoteVictimOne(group, reserve, i); });
+  lanes.any(30, [=](auto group, int64_t i) { PlaceOne<kFirst>(group, reserve, i); });
   lanes.any(30, [=](auto group, int64_t i) { CommitEntryOne(group, reserve, i); });
   const std::vector<uint8_t> found(30);
   const FillArgs fill = {far.cache, plan.batch(), nullptr, found.data(), 30, 0, 0.1f};

@@ -1,0 +1,230 @@
+"""Reserves: slots for the missing rows of a step, and those rows: one launch a kernel for all
+tables of a device.
+
+Above it: device_batch.py. Below it: table_block.py, the kernels of
+csrc/gpu_cache/reserve_kernels.h. What the host has to know of a reserve, the kernels write to
+pinned memory of the host, all tables' to one piece: it waits once, for the last of them.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from hps.common.arrays import HostArray
+from hps.contracts.table_verbs import OfTable, RowsOfTable
+from hps.gpu_cache.device import Device, Memory, VerbOrder
+from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_sums import starts_of
+from hps.gpu_cache.table_block import TableBlock
+
+if TYPE_CHECKING:
+    from hps.gpu_cache.device_batch import BatchedCache
+
+# Rounds of tables that had a free slot when they were looked up, and of all tables.
+_FREE_SLOTS = ("PlaceFirst", "GroupByEmptier", "PlaceEmptier", "PlaceOther")
+_VICTIMS = ("PlaceVictimFirst", "PlaceVictimSecond")
+_NUMBERS_BYTES = 256  # at least, of a table's numbers; what follows is as aligned
+_ALIGNMENT = 16  # of row images
+
+
+class Reserves:
+    """Verbs over caches of one device; keeps nothing.
+
+    Args:
+        device: of the caches.
+        order: of their verbs.
+    """
+
+    def __init__(self, device: Device, order: VerbOrder) -> None:
+        self._device = device
+        self._order = order
+
+    def begin(self, tables: Sequence[OfTable]) -> bool:
+        """See TableVerbs.begin_reserve."""
+        pairs = _pairs(tables)
+        if not all(
+            plan.state is State.FOUND and plan.epoch == cache.epoch for cache, plan in pairs
+        ):
+            return False
+        missing = [plan.num_missing for _, plan in pairs]
+        # No slot is taken, and none has all the pins that it can have: the host knows the answer.
+        is_sure = all(cache.has_pins for cache, _ in pairs) and not any(missing)
+        for cache, plan in pairs:
+            cache.note_held(plan)
+        with self._order.verb(*_memory(tables)):
+            # May find no memory; nothing is queued by then. As much as if every key's slot had a
+            # row that goes down: how many there are, the host does not know yet.
+            answers = None if is_sure else Answers(self._device, pairs, missing)
+            self._queue(pairs, missing, answers)
+            for at, (cache, plan) in enumerate(pairs):
+                if missing[at]:
+                    # Refused or not: what was found before may have moved, for all the host knows.
+                    cache.epoch += 1
+                plan.epoch = cache.epoch
+                if answers is None:
+                    plan.grant()
+                else:
+                    plan.expect(answers, at)
+        return True
+
+    def _queue(
+        self,
+        pairs: "Sequence[tuple[BatchedCache, DevicePlan]]",
+        missing: Sequence[int],
+        answers: "Answers | None",
+    ) -> None:
+        """All kernels of a reserve. Within a verb."""
+        plans = [plan for _, plan in pairs]
+        windows = [plan.bound for plan in plans]
+        filling = [
+            count if count and not plan.found_full else 0
+            for plan, count in zip(plans, missing, strict=True)
+        ]
+        commits = [max(1, count) for count in missing]
+        told = {} if answers is None else answers.addresses
+        block = TableBlock(
+            self._device,
+            "Pin",
+            plans,
+            [windows, filling, missing, commits],
+            {"bound": commits, "victims": 0, "told": 0, "told_keys": 0} | told,
+        )
+        block.launch("Pin", 0)
+        for kernel in _FREE_SLOTS:
+            block.launch(kernel, 1)
+        for kernel in _VICTIMS:
+            block.launch(kernel, 2)
+        block.launch("CommitEntry", 3)
+        if answers is not None:
+            answers.are_queued()
+
+    def fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """See TableVerbs."""
+        for one in tables:
+            plan, count = cast("DevicePlan", one.plan), one.plan.num_missing
+            assert plan.state is State.RESERVED, f"fill in state {plan.state}"
+            row_bytes = cast("BatchedCache", one.cache).row_bytes
+            if one.rows.shape != (count, row_bytes) or one.found.shape != (count,):
+                raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
+        lacking = [one for one in tables if len(one.found)]
+        with self._order.verb(*_memory(tables)):
+            if lacking:
+                self._fill(lacking)
+        for one in tables:
+            plan = cast("DevicePlan", one.plan)
+            plan.state = State.PINNED
+            plan.has_rows = True
+
+    def _fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """Of tables that lack rows. Within a verb."""
+        device, counts = self._device, [len(one.found) for one in tables]
+        # Rows that nobody stored are made on the device.
+        sizes = [one.rows.nbytes if one.found.any() else 0 for one in tables]
+        images = starts_of([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
+        flags = [images[-1] + start for start in starts_of(counts)]
+        pinned = device.empty_pinned(flags[-1])
+        host: HostArray = pinned.numpy()
+        for one, size, at, flag in zip(tables, sizes, images, flags, strict=False):
+            if size:
+                host[at : at + size] = one.rows.reshape(-1)
+            host[flag : flag + len(one.found)] = one.found
+        memory = device.empty(flags[-1])
+        device.copy(memory, pinned)
+        base = memory.data_ptr()
+        block = TableBlock(
+            device,
+            "FillRow",
+            [cast("DevicePlan", one.plan) for one in tables],
+            [counts],
+            {
+                "images": [base + at for at in images[:-1]],
+                "found": [base + at for at in flags[:-1]],
+                "bound": counts,
+                "creates": [one.create for one in tables],
+                "lr": [one.lr for one in tables],
+            },
+        )
+        block.launch("FillRow", 0)
+
+    def cancel(self, tables: Sequence[OfTable]) -> None:
+        """Takes back what plans have reserved."""
+        pairs = _pairs(tables)
+        assert all(plan.state is State.RESERVED for _, plan in pairs), "cancel of what has no slots"
+        if not pairs:
+            return
+        plans = [plan for _, plan in pairs]
+        bounds = [plan.bound for plan in plans]
+        with self._order.verb(*_memory(tables)):
+            rest = dict.fromkeys(("victims", "told", "told_keys"), 0)
+            block = TableBlock(self._device, "Cancel", plans, [bounds], {"bound": bounds, **rest})
+            block.launch("Cancel", 0)
+        for cache, plan in pairs:
+            cache.epoch += 1
+            plan.forget_reserve()
+            cache.let_go(plan)
+
+
+class Answers:
+    """What kernels tell the host of a reserve: numbers, missing keys and victims of each table, in
+    one piece of pinned memory, which they write to.
+
+    Args:
+        device: of the caches.
+        pairs: caches and plans.
+        missing: keys of each plan.
+
+    Work that is queued has the addresses: the memory is kept until that is done.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        pairs: "Sequence[tuple[BatchedCache, DevicePlan]]",
+        missing: Sequence[int],
+    ) -> None:
+        self._device = device
+        self._event = None
+        sizes = [
+            (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * cache.row_bytes)
+            for (cache, _), count in zip(pairs, missing, strict=True)
+        ]
+        starts = starts_of([size for of_table in sizes for size in of_table])
+        self._missing = missing
+        self._parts = [starts[at : at + 4] for at in range(0, len(starts) - 1, 3)]
+        self._host = device.empty_pinned(starts[-1])
+        base = self._host.data_ptr()
+        names = ("told", "told_keys", "victims")
+        self.addresses = {
+            name: [base + part[at] for part in self._parts] for at, name in enumerate(names)
+        }
+
+    def are_queued(self) -> None:
+        """The kernels that tell have been queued."""
+        self._event = self._device.event()
+
+    def wait(self, table: int) -> tuple[HostArray, HostArray, HostArray]:
+        """Numbers, missing keys, and memory of victims, which may be more than there are: bytes.
+        Views of memory that lives as long as anyone holds them. Waits."""
+        assert self._event is not None, "nothing was queued"
+        self._event.synchronize()
+        array: HostArray = self._host.numpy()
+        numbers, keys, victims = (array[first:end] for first, end in pairwise(self._parts[table]))
+        size = self._device.args.dtype("BatchNumbers").itemsize
+        return numbers[:size], keys[: 8 * self._missing[table]], victims
+
+    def __del__(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+
+def _pairs(tables: Sequence[OfTable]) -> "list[tuple[BatchedCache, DevicePlan]]":
+    return [(cast("BatchedCache", one.cache), cast("DevicePlan", one.plan)) for one in tables]
+
+
+def _memory(tables: "Sequence[OfTable | RowsOfTable]") -> list[Memory]:
+    """Of the tables and of their batches."""
+    found = []
+    for one in tables:
+        cache, plan = cast("BatchedCache", one.cache), cast("DevicePlan", one.plan)
+        found += [cache.piece, *plan.pieces()]
+    return found
