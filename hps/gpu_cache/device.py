@@ -58,7 +58,8 @@ class Device(Protocol):
         """Uninitialised uint8 [num_bytes] on the device. ConfigError if it has not that much."""
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to."""
+        """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to, and
+        that kernels can read and write at its address. ConfigError if there is not that much."""
 
     def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """A kernel over items [0, count); `args` may be changed as soon as this returns."""

@@ -226,7 +226,8 @@ class DeviceBatch:
         ]
         for plan in _plans(moved):
             plan.set_window(0, -1)
-        self.find(moved)
+        if moved:
+            self.find(moved)
 
     def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
         """See TableVerbs."""

@@ -46,6 +46,8 @@ class Reserves:
             plan.state is State.FOUND and plan.epoch == cache.epoch for cache, plan in pairs
         ):
             return False
+        if not pairs:
+            return True
         missing = [plan.num_missing for _, plan in pairs]
         # No slot is taken, and none has all the pins that it can have: the host knows the answer.
         is_sure = all(cache.has_pins for cache, _ in pairs) and not any(missing)

@@ -133,15 +133,21 @@ def test_what_was_found_is_not_believed_once_a_reserve_is_queued(full: Full) -> 
 
 
 def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> None:
-    """A look-up of all tables comes before their turns, if a row is missing: other batches may come
-    between."""
+    """A look-up of all tables comes before their turns: other batches may come between."""
     name, queued, known = full.stack.name, full.server.queued, full.known[-40:]
     expected = full.server.pull(name, known).copy()
     keys = np.append(known, full.steps.new_keys()[:1])
-    pin = queued.pinning({name: keys})
-    for _ in range(12):
-        full.steps.step(full.steps.new_keys())
-    assert (full.stack.cache.contains(known) == 0).any(), "no row has left"
+    left = []
+
+    def go_on() -> None:
+        for _ in range(12):
+            full.steps.step(full.steps.new_keys())
+        left.append((full.stack.cache.contains(known) == 0).any())
+
+    seen = full.at(LOOK_UP, go_on)
+    with full.steps.device.counting("copy"):
+        pin = queued.pinning({name: keys})
+    assert seen and left == [True], "no row has left"
     with pin(name, keys) as rows:
         assert np.array_equal(rows.gather()[:-1], expected)
     assert full.holds_all()
@@ -232,8 +238,7 @@ def test_pins_that_come_with_a_look_up_of_all_tables_count_towards_the_255(full:
     name, queued, key = full.stack.name, full.server.queued, full.known[-1:]
     held = [queued.pinning({name: key})(name, key) for _ in range(255)]
     assert full.stack.cache.pins == 255
-    pin = queued.pinning({name: key})
     with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
-        pin(name, key)
+        queued.pinning({name: key})
     queued.release(held)
     assert full.stack.cache.pins == 0
