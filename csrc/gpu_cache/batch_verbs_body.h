@@ -98,15 +98,15 @@ int64_t GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count
   HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
   plan->PrepareFind(size);
   const FindArgs args = {args_, plan->batch(), first, count, size};
-  launcher.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
+  const int64_t num_words = NumFlagWords(size);
   launcher.any(
-      size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
+      std::max<int64_t>(1, size), [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
       [args](int64_t i) { AskForCandidates(args, i); },
       [args](int64_t i) { AskForBucket(args, i); });
-  SumUp(args.batch.missing_ranks, size);
-  launcher.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
-  launcher.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
-  launcher.any(args_.clock->num_swept, [args](auto group, int64_t i) { SweepOne(group, args, i); });
+  launcher.any(std::max<int64_t>(1, num_words),
+               [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
+  launcher.any(std::max(num_words, args_.clock->num_swept),
+               [args](auto group, int64_t i) { EndFindOne(group, args, i); });
   const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
   plan->epoch = epoch_;

@@ -103,7 +103,7 @@ struct BatchArgs {
   uint64_t* unique_keys;      // [N]
   int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window
   uint8_t* pinned;            // [N] 1 where the reserve under way pinned a row that was here
-  int32_t* missing_ranks;     // [window] flag, then rank, of keys without a slot
+  RankedFlags missing_flags;  // [window] of keys without a slot; none is set between verbs
   uint32_t* missing;          // [M] ids
   uint64_t* missing_keys;     // [M]
   Reservation* reservations;  // [M]; slot kNoSlot until taken

@@ -42,7 +42,10 @@ void GpuPlan::SetNumUnique(int64_t num_unique) {
 }
 
 void GpuPlan::PrepareFind(int64_t count) {
-  batch_.missing_ranks = missing_ranks_.Reserve(count);
+  const int64_t words = NumFlagWords(count), sums = NumFlagSums(count);
+  batch_.missing_flags = {missing_words_.Reserve(words), missing_sums_.Reserve(sums)};
+  std::fill_n(batch_.missing_flags.words, words, 0);
+  std::fill_n(batch_.missing_flags.sums, sums, 0);
   batch_.missing = missing_.Reserve(count);
   batch_.missing_keys = missing_keys_.Reserve(count);
 }

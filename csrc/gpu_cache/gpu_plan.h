@@ -106,7 +106,7 @@ class GpuPlan {
   Array<uint8_t> withheld_;
   bool has_clicks_ = false;
   bool is_alone_ = false;
-  Array<int32_t> missing_ranks_;
+  Array<uint32_t> missing_words_, missing_sums_;
   Array<uint32_t> links_, other_links_, entries_, victim_words_, victim_sums_;
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;

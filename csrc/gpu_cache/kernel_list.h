@@ -35,11 +35,9 @@
   X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
   X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
   X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
-  X(BeginFind, BeginFindOne, FindArgs, 1)                                        \
   X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
-  X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
-  X(Tick, TickOne, FindArgs, 1)                                                  \
-  X(Sweep, SweepOne, FindArgs, 16)                                               \
+  X(ListMissing, ListMissingOne, FindArgs, 8)                                    \
+  X(EndFind, EndFindOne, FindArgs, 16)                                           \
   X(Pin, PinOne, ReserveArgs, 1)                                                 \
   X(PlaceFirst, PlaceOne<kFirst>, ReserveArgs, 16)                               \
   X(GroupByEmptier, GroupByEmptierOne, ReserveArgs, 4)                           \

@@ -16,11 +16,9 @@
 // PlaceKey        Deduplicate     finds each key's entry in the id table      L           1
 // FlagFirst       Deduplicate     flags first occurrences; then prefix sum    L           1
 // NumberKey       Deduplicate     inverse, unique_keys, num_unique            L           1
-// BeginFind       Find            sets the window                             1           1
-// FindSlot        Find            slots, stamps, missing flags; prefix sum    bound       any
-// ListMissing     Find            missing, missing_keys, num_missing          bound       1
-// Tick            Find            hits, misses, the clock                     1           1
-// Sweep           Find            holds back old stamps of one bucket         buckets/64  any
+// FindSlot        Find            window, slots, stamps, missing flags        bound       any
+// ListMissing     Find            missing keys, numbers, hits, the clock      bound/32    any
+// EndFind         Find            sweeps, clears flags, pins if all is here   see there   any
 // Want            Find            marks a batch's keys as wanted              bound       any
 // Pin             Reserve         pins rows found, lists missing keys         window      1
 // Place<round>    Reserve         one round in one bucket                     missing     any

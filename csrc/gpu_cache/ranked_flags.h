@@ -27,7 +27,8 @@ HPS_HD int64_t NumFlagWords(int64_t num_items) {
 
 HPS_HD int64_t NumFlagSums(int64_t num_items) { return (num_items + kFlagsASum - 1) / kFlagsASum; }
 
-// Its part of clearing the flags of `num_items` items, where it is called for each of them.
+// Its part of clearing the flags of `num_items` items, where it is called for every i below their
+// number, or that of their words.
 HPS_HD void ClearFlags(const RankedFlags& flags, int64_t i, int64_t num_items) {
   if (i < NumFlagWords(num_items)) flags.words[i] = 0;
   if (i < NumFlagSums(num_items)) flags.sums[i] = 0;

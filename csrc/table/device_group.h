@@ -78,8 +78,8 @@ struct DeviceGroup {
   }
 
   template <class Value>
-  HPS_HD_MEMBER uint32_t total(int64_t count, Value value) const {
-    uint32_t sum = 0;
+  HPS_HD_MEMBER auto total(int64_t count, Value value) const {
+    decltype(value(0)) sum = 0;
     for (int64_t i = lane(); i < count; i += kSize) sum += value(i);
     for (int step = 1; step < kSize; step *= 2) sum += shuffle(sum, lane() ^ step);
     return sum;

@@ -83,8 +83,8 @@ struct HostGroup {
 
   // The sum of value(0) to value(count - 1).
   template <class Value>
-  uint32_t total(int64_t count, Value value) const {
-    uint32_t sum = 0;
+  auto total(int64_t count, Value value) const {
+    decltype(value(0)) sum = 0;
     for (int64_t i = 0; i < count; ++i) sum += value(i);
     return sum;
   }

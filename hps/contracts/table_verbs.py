@@ -36,11 +36,13 @@ class KeysOfTable(NamedTuple):
         cache: of the table.
         plan: a plan of that cache, which they are to become.
         keys: uint64 [L], or a tensor of the device.
+        pins: they are to be pinned at once if every row is in its slot; none is on its way.
     """
 
     cache: AnyRowCache
     plan: BatchPlan
     keys: AnyArray
+    pins: bool = False
 
 
 class BagsOfTable(NamedTuple):
@@ -93,7 +95,7 @@ class TableVerbs(Protocol):
         """Queues `contains` of each; what it returns waits, and needs no lock."""
 
     def look_up(self, tables: Sequence[KeysOfTable]) -> None:
-        """Queues make_plan, and find of all keys."""
+        """Queues make_plan, and find of all keys; and the pins of those that are to be pinned."""
 
     def look_again(self, tables: Sequence[OfTable]) -> None:
         """Queues find of all keys, of plans in whose tables slots have moved since they were looked
@@ -112,8 +114,8 @@ class TableVerbs(Protocol):
         """Publishes the missing rows of each."""
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
-        """Pins each plan that was looked up whole, with every row in its slot; tells which. Waits
-        for the look-ups, if they were not waited for."""
+        """Which plans of those that were looked up to be pinned are. Waits for the look-ups, if
+        they were not waited for."""
 
     def pool(self, tables: Sequence[BagsOfTable]) -> None:
         """Pools each batch, which the plan's window is."""

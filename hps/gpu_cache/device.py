@@ -87,11 +87,20 @@ class Device(Protocol):
 
 
 class HostCopy:
-    """An array on its way from the device to pinned host memory."""
+    """An array on its way from the device to pinned host memory.
 
-    def __init__(self, device: Device, source: torch.Tensor) -> None:
+    Args:
+        device: from which.
+        source: the array.
+        host: pinned memory of at least its bytes; None takes some.
+    """
+
+    def __init__(
+        self, device: Device, source: torch.Tensor, host: torch.Tensor | None = None
+    ) -> None:
         num_bytes = source.numel() * source.element_size()
-        self._host = device.empty_pinned(max(1, num_bytes))[:num_bytes].view(source.dtype)
+        memory = device.empty_pinned(max(1, num_bytes)) if host is None else host
+        self._host = memory[:num_bytes].view(source.dtype)
         device.copy(self._host, source.view(-1))
         self._event = device.event()
 

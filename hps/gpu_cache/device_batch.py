@@ -18,7 +18,7 @@ from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
 from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
-from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_plan import FLAGS_A_WORD, DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
 from hps.gpu_cache.failures import Failures
@@ -138,8 +138,12 @@ class DeviceBatch:
     def look_up(self, tables: Sequence[KeysOfTable]) -> None:
         """See TableVerbs."""
         self.make_plans(tables)
-        for plan in _plans(tables):
+        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
             plan.set_window(0, -1)
+            # Of rows that may have all their pins the host has to hear.
+            if one.pins and cache.has_pins:
+                cache.note_held(plan)
+                plan.pins_if_whole = True
         self.find([OfTable(one.cache, one.plan) for one in tables])
 
     def make_plans(self, tables: Sequence[KeysOfTable]) -> None:
@@ -189,31 +193,31 @@ class DeviceBatch:
         states = {plan.state for plan in plans}
         assert states <= {State.KEYS, State.FOUND}, f"a look-up in states {states}"
         bounds, size = [plan.bound for plan in plans], device.args.dtype("BatchNumbers").itemsize
+        words = [-(-bound // FLAGS_A_WORD) for bound in bounds]
         with self._failures.order.verb(*_memory(tables)):
-            ranks, before, own = self._ranks(bounds)
-            told = device.empty(size * len(plans))
+            # May find no memory; nothing is queued by then, so that nothing is half done.
+            told, host = device.empty(size * len(plans)), device.empty_pinned(size * len(plans))
             block = TableBlock(
                 device,
                 "FindSlot",
                 plans,
-                [[1] * len(plans), bounds, [cache.num_swept for cache in caches]],
+                [
+                    [max(1, bound) for bound in bounds],
+                    [max(1, count) for count in words],
+                    [max(own, cache.num_swept) for own, cache in zip(words, caches, strict=True)],
+                ],
                 {
-                    "batch.missing_ranks": own,
                     "first": [plan.first for plan in plans],
                     "count": [plan.count for plan in plans],
                     "bound": bounds,
-                    "rank_before": before,
                     "told": [told.data_ptr() + size * at for at in range(len(plans))],
+                    "pins": [plan.pins_if_whole for plan in plans],
                 },
             )
-            block.launch("BeginFind", 0)
-            if sum(bounds):
-                block.launch("FindSlot", 1)
-                device.prefix_sum(ranks)
-                block.launch("ListMissing", 1)
-            block.launch("Tick", 0)
-            copy = HostCopy(device, told)
-            block.launch("Sweep", 2)
+            block.launch("FindSlot", 0)
+            block.launch("ListMissing", 1)
+            copy = HostCopy(device, told, host)
+            block.launch("EndFind", 2)
         for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
             plan.found(HostPart(copy, at * size, (at + 1) * size), cache.epoch)
 
@@ -246,26 +250,18 @@ class DeviceBatch:
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
         """See TableVerbs."""
-        pairs = list(zip(_caches(tables), _plans(tables), strict=True))
-        can = [
-            cache.is_looked_up(plan) and plan.num_missing == 0 and cache.has_pins
-            for cache, plan in pairs
-        ]
-        chosen = [one for one, is_chosen in zip(tables, can, strict=True) if is_chosen]
-        if not chosen:
-            return can
-        begun = self.begin_reserve(chosen)
-        assert begun, "slots have moved since the look-up"
-        for plan in _plans(chosen):
-            plan.state = State.PINNED
-            plan.has_rows = True
-        return can
+        pinned = [plan.end_pinning() for plan in _plans(tables)]
+        for cache, plan, is_pinned in zip(_caches(tables), _plans(tables), pinned, strict=True):
+            if not is_pinned:
+                cache.let_go(plan)
+        return pinned
 
     def abandon(self, tables: Sequence[OfTable]) -> None:
         """See TableVerbs."""
         by_state: dict[State, list[OfTable]] = {}
         for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
             plan.settle(cache.row_bytes)
+            plan.end_pinning()
             by_state.setdefault(plan.state, []).append(one)
             if plan.state not in (State.RESERVED, State.PINNED):
                 cache.let_go(plan)

@@ -39,9 +39,10 @@ _ARRAYS = {
     "other_links": torch.int32,
     "entries": torch.int32,
 }
+_FLAGS = [f"{flags}.{name}" for flags in ("missing_flags", "victims") for name in ("words", "sums")]
 # Arrays of other lengths.
-_OTHERS = ("reservations", "id_table", "numbers", "victims.words", "victims.sums")
-_FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
+_OTHERS = ("reservations", "id_table", "numbers", *_FLAGS)
+FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
 
 
 class State(enum.Enum):
@@ -84,6 +85,7 @@ class DevicePlan:
         self.first = 0
         self.count = 0  # of the window; negative: all from `first` on
         self.has_rows: bool | None = False  # all of the window's; None: the device knows
+        self.pins_if_whole = False  # a look-up is queued that pins if it finds all rows
         self._victims: HostArray | None = None  # bytes
         self._missing: HostArray | None = None  # bytes
         # Of a reserve that is queued; the lock is for those who wait for it at once.
@@ -148,7 +150,8 @@ class DevicePlan:
         return self._order.verb(*self.pieces(), *memory)
 
     def prepare(self, count: int) -> None:
-        """Makes room for a batch of `count` keys; the batch before it is forgotten."""
+        """Makes room for a batch of `count` keys; the batch before it is forgotten. Within a verb
+        of the plan."""
         assert self.state in (State.KEYS, State.FOUND) and 0 <= count < 2**31
         self.state = State.KEYS
         self.num_occurrences = count
@@ -171,6 +174,7 @@ class DevicePlan:
         assert count < 0 or count == 0 or first + count <= self.num_unique
         self.first, self.count = first, count
         self.has_rows = None
+        self.pins_if_whole = False
         self._numbers = self._asked = None
 
     @property
@@ -207,6 +211,17 @@ class DevicePlan:
         self._asked = numbers
         self.state = State.FOUND
         self.epoch = epoch
+
+    def end_pinning(self) -> bool:
+        """True if the look-up has pinned what it found. Waits for it, if it was to pin."""
+        if self.pins_if_whole and self.state is State.FOUND:
+            is_whole = self.num_missing == 0
+            self.pins_if_whole = False
+            if is_whole:
+                self._victims = self._missing = None
+                self.state = State.PINNED
+                self.has_rows = True
+        return self.state is State.PINNED
 
     @property
     def num_id_entries(self) -> int:
@@ -290,10 +305,13 @@ class DevicePlan:
         arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
         arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
         arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
-        for name, count in (("words", _FLAGS_A_WORD), ("sums", _FLAGS_A_SUM)):
-            arrays[f"victims.{name}"] = (torch.int32, capacity // count + 1)
+        for name in _FLAGS:
+            count = FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
+            arrays[name] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
         self.arena = Arena(self._device, arrays)
+        for name in ("missing_flags.words", "missing_flags.sums"):
+            self._device.fill(self.arena.tensor(name), 0)
         self._capacity = capacity
         self._args.clear()
         for name, field in _fields(self._batch):

@@ -71,26 +71,29 @@ class TablesTogether:
         return self._verbs.ask([(stack.cache, own) for stack, own in keys])
 
     def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
-        """Queues the look-up of the keys of rows that were begun. Under the lock."""
+        """Queues the look-up of the keys of rows that were begun, which pins those of each table
+        that has them all: no slot is taken for that, and no other batch's fetch waited for. Under
+        the lock."""
         assert_held(self._lock)
         if not asked:  # a batch of dense features alone
             return
         begun = perf_counter()
         self._verbs.look_up(
-            [KeysOfTable(rows.stack.cache, rows.held_plan(), keys) for rows, keys in asked]
+            [
+                KeysOfTable(
+                    rows.stack.cache, rows.held_plan(), keys, pins=rows.stack.moving is None
+                )
+                for rows, keys in asked
+            ]
         )
         _share([rows.stack for rows, _ in asked], perf_counter() - begun)
 
     def pin_found(self, rows: Sequence[BatchRows]) -> list[BatchRows]:
-        """Pins those whose rows were all found, as CachedTier.pin_here, which takes no slot; what
-        it returns. After the look-up was waited for."""
+        """Those of rows that were looked up which are pinned. After the look-up was waited for."""
         with self._lock:
-            still = [one for one in rows if one.stack.moving is None]
-            tables = [OfTable(one.stack.cache, one.held_plan()) for one in still]
-            begun = perf_counter()
+            tables = [OfTable(one.stack.cache, one.held_plan()) for one in rows]
             is_pinned = self._verbs.pin_found(tables)
-            pinned = [one for one, is_done in zip(still, is_pinned, strict=True) if is_done]
-            _share([one.stack for one in pinned], perf_counter() - begun)
+            pinned = [one for one, is_done in zip(rows, is_pinned, strict=True) if is_done]
             for one in pinned:
                 one.stack.counters.hits += one.held_plan().num_unique
             return pinned

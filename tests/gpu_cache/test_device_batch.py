@@ -72,7 +72,7 @@ class Tables:
         given = [self.keep(one.view(np.int64)) if len(one) % 2 else one for one in keys]
         self.verbs.look_up(
             [
-                KeysOfTable(cache, plan, own)
+                KeysOfTable(cache, plan, own, pins=True)
                 for cache, plan, own in zip(self.ours, self.plans, given, strict=True)
             ]
         )
@@ -180,7 +180,7 @@ def test_each_verb_is_launched_once_for_all_tables() -> None:
     )
     assert len([one for one in names if one.startswith(("Apply", "Try"))]) == 2 * len(kinds)
     assert all(names.count(one) == 1 for one in set(names)), names
-    assert len(names) == 20 + 2 * len(kinds), names
+    assert len(names) == 16 + 2 * len(kinds), names
 
 
 def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none_is_updated() -> (

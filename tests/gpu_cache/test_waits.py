@@ -113,10 +113,10 @@ def test_slots_that_move_after_the_look_up_are_looked_up_again(full: Full) -> No
             cache.abandon(other)
 
     seen = full.at(LOOK_UP, take_back)
-    launches = full.steps.device.kernels["BeginFind"]
+    launches = full.steps.device.kernels["FindSlot"]
     keys = full.steps.new_keys()
     with full.pin(keys) as rows:
-        assert seen and full.steps.device.kernels["BeginFind"] == launches + 3
+        assert seen and full.steps.device.kernels["FindSlot"] == launches + 3
         assert np.array_equal(np.sort(rows.unique_keys()), np.unique(keys))
     assert full.holds_all()
 
