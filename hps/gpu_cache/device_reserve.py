@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from hps.common.arrays import HostArray
 from hps.contracts.table_verbs import OfTable, RowsOfTable
-from hps.gpu_cache.device import Device, Memory, VerbOrder
+from hps.gpu_cache.device import Device, DeviceEvent, Memory, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_sums import starts_of
 from hps.gpu_cache.table_block import TableBlock
@@ -83,13 +83,15 @@ class Reserves:
             for plan, count in zip(plans, missing, strict=True)
         ]
         commits = [max(1, count) for count in missing]
-        told = {} if answers is None else answers.addresses
+        told: dict[str, Sequence[float] | float] = {"victims": 0, "told": 0, "told_keys": 0}
+        if answers is not None:
+            told |= answers.addresses
         block = TableBlock(
             self._device,
             "Pin",
             plans,
             [windows, filling, missing, commits],
-            {"bound": commits, "victims": 0, "told": 0, "told_keys": 0} | told,
+            told | {"bound": commits},
         )
         block.launch("Pin", 0)
         for kernel in _FREE_SLOTS:
@@ -157,8 +159,9 @@ class Reserves:
         plans = [plan for _, plan in pairs]
         bounds = [plan.bound for plan in plans]
         with self._order.verb(*_memory(tables)):
-            rest = dict.fromkeys(("victims", "told", "told_keys"), 0)
-            block = TableBlock(self._device, "Cancel", plans, [bounds], {"bound": bounds, **rest})
+            fields: dict[str, Sequence[float] | float]
+            fields = {"bound": bounds, "victims": 0, "told": 0, "told_keys": 0}
+            block = TableBlock(self._device, "Cancel", plans, [bounds], fields)
             block.launch("Cancel", 0)
         for cache, plan in pairs:
             cache.epoch += 1
@@ -185,7 +188,7 @@ class Answers:
         missing: Sequence[int],
     ) -> None:
         self._device = device
-        self._event = None
+        self._event: DeviceEvent | None = None
         sizes = [
             (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * cache.row_bytes)
             for (cache, _), count in zip(pairs, missing, strict=True)

@@ -19,6 +19,7 @@ from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import cache_options, capacity_of
 from tests.gpu_cache.host_device import HostDevice
 from tests.gpu_cache.step_counts import CountedSteps, Sums, read_record
+from tests.gpu_cache.test_waits import SECONDS, in_thread
 
 LOOK_UP, ANSWER = "DeviceCache.end_find", "DeviceBatch.end_reserve"
 
@@ -82,11 +83,47 @@ def test_the_turns_of_all_tables_are_held_while_their_answer_is_waited_for(two: 
         one.release()
 
 
+def test_turns_are_taken_in_the_order_of_the_server(two: Two) -> None:
+    """Else two who take several could wait for each other."""
+    first, second = two.stacks
+    keys = two.steps.new_keys(), two.steps.new_keys()
+    with first.turn:
+        thread, results = in_thread(lambda: two.pin(*keys), 0.0)
+        while first.turn.num_asking < 2:
+            thread.join(0.01)
+        assert second.turn.num_asking == 0, "a turn is held by who waits for an earlier one"
+    thread.join(SECONDS)
+    [rows] = results
+    for one in rows.values():
+        one.release()
+
+
+def test_rows_on_their_way_are_not_pinned_by_the_look_up_of_another_batch(two: Two) -> None:
+    keys, other = two.steps.new_keys(), []
+    at_once = []
+
+    def pin_too() -> None:
+        other.append(in_thread(lambda: two.pin(keys, keys), 0.3))
+        at_once.append(list(other[0][1]))
+
+    seen = two.at(ANSWER, pin_too)
+    mine = two.pin(keys, keys)
+    assert seen and at_once == [[]], "rows that have not arrived were pinned"
+    thread, results = other[0]
+    thread.join(SECONDS)
+    [rows] = results
+    for name in two.steps.names:
+        assert np.array_equal(mine[name].gather(), rows[name].gather())
+    for one in (*mine.values(), *rows.values()):
+        one.release()
+    assert [one.cache.pins for one in two.stacks] == [0, 0]
+
+
 def test_one_table_that_is_refused_takes_back_what_the_others_were_given(two: Two) -> None:
     before = two.state()
     assert all(all(stored) for *_, stored in before)
     too_many = np.arange(10**6, 10**6 + two.stacks[1].cache.capacity_rows + 1, dtype=np.uint64)
-    with pytest.raises(hps.CapacityError, match="'table1'.*cannot be pinned at once"):
+    with pytest.raises(hps.CapacityError, match=r"'table1'.*cannot be pinned at once"):
         two.pin(two.steps.new_keys(), too_many)
     assert two.state() == before
     for one in two.pin(two.steps.new_keys(), two.steps.new_keys()).values():
@@ -147,7 +184,7 @@ def test_tables_that_lack_nothing_are_pinned_by_their_look_up(two: Two) -> None:
     device.launches.clear()
     rows = two.pin(known, two.steps.new_keys())
     kernels = dict(device.launches)
-    assert kernels["Pin"] < kernels["FindSlot"], "a table was pinned twice"
+    assert kernels["Pin"] == len(np.unique(two.steps.new_keys())), "a table was pinned twice"
     assert [one.cache.pins for one in two.stacks] == [len(known), len(np.unique(known)) + 18]
     for one in rows.values():
         one.release()

@@ -17,7 +17,7 @@ from hps.tiers.top_tier import TableStack
 from tests.gpu_cache.step_counts import CountedSteps, Sums, read_record
 
 LOOK_UP, ANSWER = "DeviceCache.end_find", "DeviceCache.end_reserve"
-_SECONDS = 20.0
+SECONDS = 20.0
 
 
 class Full:
@@ -81,7 +81,7 @@ def test_a_pinned_batch_is_pooled_and_released_while_another_is_waited_for(
         held.release()
 
     def go_on() -> None:
-        _, results = in_thread(train, _SECONDS)
+        _, results = in_thread(train, SECONDS)
         done.extend(results)
 
     seen = full.at(place, go_on)
@@ -96,7 +96,7 @@ def test_rows_on_their_way_down_are_found_while_their_reserve_is_waited_for(full
     seen = full.at(ANSWER, lambda: asked.append(in_thread(full.holds_all, 0.3)))
     with full.pin(full.steps.new_keys()):
         [(thread, results)] = asked
-        thread.join(_SECONDS)
+        thread.join(SECONDS)
         assert seen and results == [True], "a stored row was not found"
     assert full.holds_all()
 
