@@ -153,10 +153,7 @@ HPS_HD uint32_t WriteList(Group group, const ReserveArgs& args, uint32_t head, R
   uint32_t length = 0;
   for (uint32_t link = head; link != 0; link = links[link - 1]) ++length;
   *start = 0;
-  if (length == 1) {
-    group.sync();  // before one lane empties the head that others read
-    return length;
-  }
+  if (length == 1) return length;
   uint32_t* const listed = args.batch.numbers->num_listed + round;
   // Of one item, so that one lane adds and all are told.
   *start = group.smallest(1, [=](uint32_t) { return AtomicAdd(listed, length); });
