@@ -8,7 +8,7 @@ for each kind of optimizer among them: one kernel for all would take the registe
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,52 +17,13 @@ from numpy.typing import NDArray
 from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
+from hps.gpu_cache.batched_cache import BatchedCache
 from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
 from hps.gpu_cache.device_plan import FLAGS_A_WORD, DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.table_block import TableBlock
-
-
-class BatchedCache(Protocol):
-    """What the verbs over several tables ask of the cache of each."""
-
-    piece: Memory
-    heads: dict[str, bytes]
-    dim: int
-    row_bytes: int
-    epoch: int
-    num_swept: int  # buckets a tick of its clock
-    number: int  # by which its failure is known
-    trial: str  # the kernel that tries its optimizer
-    update: str  # the one that applies it
-
-    @property
-    def has_pins(self) -> bool:
-        """True if no row can have all the pins that it may."""
-
-    def is_current(self, plan: DevicePlan) -> bool:
-        """See RowCache."""
-
-    def is_looked_up(self, plan: DevicePlan) -> bool:
-        """See QueuedCache."""
-
-    def note_held(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins its window, or may."""
-
-    def let_go(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins nothing."""
-
-    def safe_bits(self, lr: float) -> int:
-        """Gradients up to that magnitude need no trial."""
-
-    def input(self, values: AnyArray) -> torch.Tensor:
-        """Values of the device, or of the host, which are copied there."""
-
-    def check_floats(self, values: AnyArray, shape: tuple[int, ...], what: str) -> None:
-        """ValueError unless they are of that shape."""
-
 
 _AnyOfTable = OfTable | BagsOfTable | KeysOfTable
 _Given = tuple[

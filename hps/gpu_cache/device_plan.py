@@ -9,7 +9,6 @@ import enum
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
+from hps.gpu_cache.answers import Answers
 from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
 from hps.gpu_cache.device_sums import Sums
-
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_reserve import Answers
 
 _MIN_ID_TABLE = 64
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
@@ -236,7 +233,7 @@ class DevicePlan:
         self._victims = self._missing = self._answers = None
         self.state = State.RESERVED
 
-    def expect(self, answers: "Answers", number: int) -> None:
+    def expect(self, answers: Answers, number: int) -> None:
         """A reserve is queued, which will tell there what it was granted, by the plan's number."""
         self._victims = self._missing = None
         self._answers, self._answer_number = answers, number

@@ -7,23 +7,20 @@ pinned memory of the host, all tables' to one piece: it waits once, for the last
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from hps.common.arrays import HostArray
 from hps.contracts.table_verbs import OfTable, RowsOfTable
-from hps.gpu_cache.device import Device, DeviceEvent, Memory, VerbOrder
+from hps.gpu_cache.answers import Answers
+from hps.gpu_cache.batched_cache import BatchedCache
+from hps.gpu_cache.device import Device, Memory, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_sums import starts_of
 from hps.gpu_cache.table_block import TableBlock
 
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_batch import BatchedCache
-
 # Rounds of tables that had a free slot when they were looked up, and of all tables.
 _FREE_SLOTS = ("PlaceFirst", "GroupByEmptier", "PlaceEmptier", "PlaceOther")
 _VICTIMS = ("PlaceVictimFirst", "PlaceVictimSecond")
-_NUMBERS_BYTES = 256  # at least, of a table's numbers; what follows is as aligned
 _ALIGNMENT = 16  # of row images
 
 
@@ -56,7 +53,8 @@ class Reserves:
         with self._order.verb(*_memory(tables)):
             # May find no memory; nothing is queued by then. As much as if every key's slot had a
             # row that goes down: how many there are, the host does not know yet.
-            answers = None if is_sure else Answers(self._device, pairs, missing)
+            sizes = [(count, one.row_bytes) for (one, _), count in zip(pairs, missing, strict=True)]
+            answers = None if is_sure else Answers(self._device, sizes)
             self._queue(pairs, missing, answers)
             for at, (cache, plan) in enumerate(pairs):
                 if missing[at]:
@@ -167,59 +165,6 @@ class Reserves:
             cache.epoch += 1
             plan.forget_reserve()
             cache.let_go(plan)
-
-
-class Answers:
-    """What kernels tell the host of a reserve: numbers, missing keys and victims of each table, in
-    one piece of pinned memory, which they write to.
-
-    Args:
-        device: of the caches.
-        pairs: caches and plans.
-        missing: keys of each plan.
-
-    Work that is queued has the addresses: the memory is kept until that is done.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        pairs: "Sequence[tuple[BatchedCache, DevicePlan]]",
-        missing: Sequence[int],
-    ) -> None:
-        self._device = device
-        self._event: DeviceEvent | None = None
-        sizes = [
-            (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * cache.row_bytes)
-            for (cache, _), count in zip(pairs, missing, strict=True)
-        ]
-        starts = starts_of([size for of_table in sizes for size in of_table])
-        self._missing = missing
-        self._parts = [starts[at : at + 4] for at in range(0, len(starts) - 1, 3)]
-        self._host = device.empty_pinned(starts[-1])
-        base = self._host.data_ptr()
-        names = ("told", "told_keys", "victims")
-        self.addresses = {
-            name: [base + part[at] for part in self._parts] for at, name in enumerate(names)
-        }
-
-    def are_queued(self) -> None:
-        """The kernels that tell have been queued."""
-        self._event = self._device.event()
-
-    def wait(self, table: int) -> tuple[HostArray, HostArray, HostArray]:
-        """Numbers, missing keys, and memory of victims, which may be more than there are: bytes.
-        Views of memory that lives as long as anyone holds them. Waits."""
-        assert self._event is not None, "nothing was queued"
-        self._event.synchronize()
-        array: HostArray = self._host.numpy()
-        numbers, keys, victims = (array[first:end] for first, end in pairwise(self._parts[table]))
-        size = self._device.args.dtype("BatchNumbers").itemsize
-        return numbers[:size], keys[: 8 * self._missing[table]], victims
-
-    def __del__(self) -> None:
-        if self._event is not None:
-            self._event.synchronize()
 
 
 def _pairs(tables: Sequence[OfTable]) -> "list[tuple[BatchedCache, DevicePlan]]":
