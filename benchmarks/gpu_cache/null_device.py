@@ -26,7 +26,6 @@ from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
 from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import DIRTY, AnyRowCache
-from hps.contracts.table_verbs import KeysOfTable
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.device_batch import DeviceBatch
@@ -64,10 +63,10 @@ class ResidentBatch(DeviceBatch):
 
     def make_plans(self, tables: Any) -> None:
         given = []
-        for cache, plan, keys in tables:
-            assert isinstance(plan, ResidentPlan)
-            plan.given = keys
-            given.append(KeysOfTable(cache, plan, _tensor(keys.view(np.int64))))
+        for one in tables:
+            assert isinstance(one.plan, ResidentPlan)
+            one.plan.given = one.keys
+            given.append(one._replace(keys=_tensor(one.keys.view(np.int64))))
         super().make_plans(given)
 
 

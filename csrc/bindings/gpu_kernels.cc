@@ -24,7 +24,6 @@
 #include "common/float_mode.h"
 #include "gpu_cache/host_row_group.h"
 #include "gpu_cache/kernel_list.h"
-#include "gpu_cache/reserve_rounds.h"
 #include "gpu_cache/table_memory.h"
 
 using namespace nb::literals;
@@ -125,16 +124,16 @@ HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbe
              period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
              refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
-HPS_DESCRIBE(BucketLists, arrivals, starts, lengths, entries);
+HPS_DESCRIBE(RankedFlags, words, sums);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);
 HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, places, first_ranks,
-             inverse, unique_keys, slots, pinned, missing_ranks, missing, missing_keys,
-             reservations, emptier, first_lists, other_lists, victim_ranks);
+             inverse, unique_keys, slots, pinned, missing_flags, missing, missing_keys,
+             reservations, emptier, links, other_links, entries, victims);
 HPS_DESCRIBE(DeduplicateArgs, batch, keys, given, rank_before);
-HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, rank_before, told);
-HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, grouping, round);
+HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
+HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, told, told_keys);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
 HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
@@ -237,22 +236,12 @@ std::pair<int64_t, nb::bytes> MakeCacheArgs(const std::string& optimizer_kind,
   return {memory.bytes, nb::bytes(&args, sizeof(args))};
 }
 
-// [(round, grouping, whether its lists are to be made first)]
-std::vector<std::tuple<int, int, bool>> ReserveRounds(bool is_full) {
-  std::vector<std::tuple<int, int, bool>> rounds;
-  ForReserveRounds(is_full, [&](const ReserveRound& round) {
-    rounds.emplace_back(round.number, static_cast<int>(round.grouping), round.groups);
-  });
-  return rounds;
-}
-
 }  // namespace
 
 void BindGpuKernels(nb::module_& module) {
   module.def("gpu_kernels", &DescribeKernels);
   module.def("gpu_kernel_source", [] { return std::string(kGpuKernelSource); });
   module.def("run_gpu_kernel", &RunKernel, "kernel"_a, "args"_a, "count"_a);
-  module.def("gpu_reserve_rounds", &ReserveRounds, nb::kw_only(), "is_full"_a);
   module.def("gpu_cache_args", &MakeCacheArgs, nb::kw_only(), "optimizer_kind"_a,
              "hyperparameters"_a, "dim"_a, "capacity_bytes"_a, "initializer_kind"_a,
              "initializer_numbers"_a, "stream"_a, "base"_a, "statistics"_a = false);

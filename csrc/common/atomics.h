@@ -49,6 +49,15 @@ HPS_HD void AtomicAdd(int64_t* ptr, int64_t amount) {
 #endif
 }
 
+// Stores `wanted`; returns what was there before.
+HPS_HD uint32_t AtomicExchange(uint32_t* ptr, uint32_t wanted) {
+#if defined(__CUDA_ARCH__)
+  return atomicExch(ptr, wanted);
+#else
+  return __atomic_exchange_n(ptr, wanted, __ATOMIC_RELAXED);
+#endif
+}
+
 // Stores `wanted` where `expected` stands; returns what was there before.
 HPS_HD uint32_t AtomicExchangeIf(uint32_t* ptr, uint32_t expected, uint32_t wanted) {
 #if defined(__CUDA_ARCH__)

@@ -5,13 +5,13 @@
 // upper bound and lets the rest return.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"
 #include "gpu_cache/gpu_cache.h"
 #include "gpu_cache/host_batch.h"
 #include "gpu_cache/host_prefetch.h"
-#include "gpu_cache/reserve_rounds.h"
 #include "optimizer/safe_gradient.h"
 
 namespace hps {
@@ -98,15 +98,15 @@ int64_t GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count
   HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
   plan->PrepareFind(size);
   const FindArgs args = {args_, plan->batch(), first, count, size};
-  launcher.one(1, [args](auto group, int64_t i) { BeginFindOne(group, args, i); });
+  const int64_t num_words = NumFlagWords(size);
   launcher.any(
-      size, [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
+      std::max<int64_t>(1, size), [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
       [args](int64_t i) { AskForCandidates(args, i); },
       [args](int64_t i) { AskForBucket(args, i); });
-  SumUp(args.batch.missing_ranks, size);
-  launcher.one(size, [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
-  launcher.one(1, [args](auto group, int64_t i) { TickOne(group, args, i); });
-  launcher.any(args_.clock->num_swept, [args](auto group, int64_t i) { SweepOne(group, args, i); });
+  launcher.any(std::max<int64_t>(1, num_words),
+               [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
+  launcher.any(std::max(num_words, args_.clock->num_swept),
+               [args](auto group, int64_t i) { EndFindOne(group, args, i); });
   const bool is_whole = plan->num_missing() == 0 && size == plan->num_unique();
   plan->state = is_whole ? GpuPlan::State::kResolved : GpuPlan::State::kFound;
   plan->epoch = epoch_;
@@ -127,19 +127,22 @@ bool GpuCacheOver<Launcher>::IsCurrent(const GpuPlan& plan) const {
 
 // The host sees what every round left open; a device launches all and lets them return.
 template <class Launcher>
-void GpuCacheOver<Launcher>::RunRounds(const Launcher& launcher, ReserveArgs args) {
+void GpuCacheOver<Launcher>::RunRounds(const Launcher& launcher, const ReserveArgs& args) {
   const BatchNumbers& numbers = *args.batch.numbers;
-  ForReserveRounds(numbers.is_full, [&](const ReserveRound& round) {
-    if (numbers.refused || !numbers.open[round.number - 1]) return;
-    args.round = round.number;
-    args.grouping = round.grouping;
-    if (round.groups) {
-      launcher.any(args.bound, [args](auto group, int64_t i) { CountInBucketOne(group, args, i); });
-      launcher.one(args.bound, [args](auto group, int64_t i) { StartListOne(group, args, i); });
-      launcher.one(args.bound, [args](auto group, int64_t i) { PutIntoListOne(group, args, i); });
-    }
-    launcher.any(args.bound, [args](auto group, int64_t i) { PlaceBucketOne(group, args, i); });
-  });
+  const auto place = [&]<ReserveRound kRound>() {
+    if (!numbers.open[kRound]) return;
+    launcher.any(numbers.num_missing,
+                 [args](auto group, int64_t i) { PlaceOne<kRound>(group, args, i); });
+  };
+  place.template operator()<kFirst>();
+  if (numbers.open[kEmptier]) {
+    launcher.any(numbers.num_missing,
+                 [args](auto group, int64_t i) { GroupByEmptierOne(group, args, i); });
+  }
+  place.template operator()<kEmptier>();
+  place.template operator()<kOther>();
+  place.template operator()<kVictimFirst>();
+  place.template operator()<kVictimSecond>();
 }
 
 template <class Launcher>
@@ -150,34 +153,34 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   HPS_CHECK(is_found && plan->epoch == epoch_);
   plan->PrepareReserve();
   const int64_t num_missing = plan->num_missing();
-  ReserveArgs args = {args_, plan->batch(), num_missing, nullptr, 0, 0};
-  launcher.one(1, [args](auto group, int64_t i) { BeginReserveOne(group, args, i); });
+  const int64_t num_items = std::max<int64_t>(1, num_missing);
+  ReserveArgs args = {args_, plan->batch(), num_items, nullptr, nullptr, nullptr};
   launcher.one(plan->window_size(), [args](auto group, int64_t i) { PinOne(group, args, i); });
   RunRounds(launcher, args);
-  launcher.one(1, [args](auto group, int64_t i) { SettleReserveOne(group, args, i); });
   // Refused or not: where a device works, the host does not know yet.
   if (num_missing > 0) ++epoch_;
   plan->epoch = epoch_;
-  if (plan->numbers().refused) {
-    launcher.one(plan->window_size(),
-                 [args](auto group, int64_t i) { UndoReserveOne(group, args, i); });
-    return false;
+  plan->state = GpuPlan::State::kKeys;  // what is refused is looked up again
+  const bool is_refused = IsRefused(plan->numbers());
+  if (!is_refused) {
+    const int64_t num_victims = CountFlags(HostGroup{}, args.batch.victims, num_missing);
+    try {
+      args.victims = plan->ReserveVictims(num_victims * shape().row_bytes);
+    } catch (...) {  // there is no memory
+      launcher.one(num_items, [args](auto group, int64_t i) { TakeBackOne(group, args, i); });
+      throw;
+    }
   }
-  launcher.one(num_missing, [args](auto group, int64_t i) { NoteVictimOne(group, args, i); });
-  plan->state = GpuPlan::State::kReserved;
-  // May find no memory for the victims; what was taken can be abandoned by now.
-  SumUp(args.batch.victim_ranks, num_missing);
-  const int64_t num_victims = num_missing == 0 ? 0 : args.batch.victim_ranks[num_missing - 1];
-  args.victims = plan->ReserveVictims(num_victims * shape().row_bytes);
-  launcher.any(num_missing, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
-  return true;
+  launcher.any(num_items, [args](auto group, int64_t i) { CommitEntryOne(group, args, i); });
+  if (!is_refused) plan->state = GpuPlan::State::kReserved;
+  return !is_refused;
 }
 
 template <class Launcher>
 void GpuCacheOver<Launcher>::Cancel(GpuPlan* plan) {
   const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state == GpuPlan::State::kReserved);
-  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
+  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, nullptr, nullptr};
   launcher.one(plan->window_size(), [args](auto group, int64_t i) { CancelOne(group, args, i); });
   ++epoch_;
   plan->ForgetVictims();
@@ -211,7 +214,7 @@ template <class Launcher>
 void GpuCacheOver<Launcher>::Release(GpuPlan* plan) {
   const Launcher launcher = LauncherOf(*plan);
   HPS_CHECK(plan->state == GpuPlan::State::kPinned);
-  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, 0, 0};
+  const ReserveArgs args = {args_, plan->batch(), plan->window_size(), nullptr, nullptr, nullptr};
   launcher.one(plan->window_size(), [args](auto group, int64_t i) { ReleaseOne(group, args, i); });
   const bool is_whole = plan->window_size() == plan->num_unique();
   // Rows may have moved since the reserve if other batches reserved meanwhile; the epoch tells.

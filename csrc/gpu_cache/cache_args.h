@@ -6,7 +6,7 @@
 // device memory, so that verbs follow each other without the host looking at anything.
 #pragma once
 
-#include "common/atomics.h"
+#include "gpu_cache/ranked_flags.h"
 #include "optimizer/initializer.h"
 #include "optimizer/optimizer.h"
 #include "table/life_rules.h"
@@ -51,7 +51,7 @@ inline constexpr int64_t kTicksPerTurn = 64;
 
 struct CacheArgs {
   TableView table;
-  uint32_t* bucket_lists;  // [2 * num_buckets] length and start of a bucket's list; zero in between
+  uint32_t* bucket_lists;  // [2 * num_buckets] heads of the bucket's lists; zero between verbs
   CacheClock* clock;
   int64_t* counters;  // [kNumCounterWords]
   InitializerSpec initializer;
@@ -63,8 +63,9 @@ struct CacheArgs {
   LifeRules rules;   // of such a table; its powers are memory of the host
 };
 
-inline constexpr int kNumRounds = 6;
-inline constexpr int kNumGroupings = 4;  // how often a reserve sorts keys by bucket
+// Rounds of a reserve, as reserve_kernels.h has them.
+enum ReserveRound : int32_t { kFirst, kEmptier, kOther, kVictimFirst, kVictimSecond };
+inline constexpr int kNumRounds = 5;
 inline constexpr uint32_t kNoCulprit = ~uint32_t{0};
 
 // The numbers of a batch that only the device knows. Zeroed once, when the plan's memory is made.
@@ -79,19 +80,10 @@ struct BatchNumbers {
   uint32_t culprit;  // smallest id whose summed gradient, or what it would make of its row, is
                      // not finite, or kNoCulprit
   uint32_t largest;  // magnitude of the summed gradients as bits, kOrdinaryBits at least
-  uint32_t num_listed[kNumGroupings];
-  uint32_t open[kNumRounds + 1];  // not 0 at r: keys have no slot when round r (1 to 6) is done,
-                                  // and the next one may help; at 0: before round 1
-  uint32_t num_pinned_erased;     // keys that an erase found pinned
-  uint32_t num_spared;            // wanted rows in whose place others gave way in the last reserve
-};
-
-// The missing keys of a batch grouped by bucket.
-struct BucketLists {
-  uint32_t* arrivals;  // [num_missing] place of an entry in its bucket's list, as they came
-  uint32_t* starts;    // [num_missing] for the entry that came first: where the list starts
-  uint32_t* lengths;   // [num_missing] and how long it is
-  uint32_t* entries;   // [num_missing] the lists
+  uint32_t num_listed[kNumRounds];  // entries of the lists that a round wrote out
+  uint32_t open[kNumRounds + 1];    // not 0: keys wait for that round, or, at the end, in vain
+  uint32_t num_pinned_erased;       // keys that an erase found pinned
+  uint32_t num_spared;  // wanted rows in whose place others gave way in the last reserve
 };
 
 // One batch. L is its number of keys, N of distinct ones (named by their index, "id", in order of
@@ -111,14 +103,15 @@ struct BatchArgs {
   uint64_t* unique_keys;      // [N]
   int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window
   uint8_t* pinned;            // [N] 1 where the reserve under way pinned a row that was here
-  int32_t* missing_ranks;     // [window] flag, then rank, of keys without a slot
+  RankedFlags missing_flags;  // [window] of keys without a slot; none is set between verbs
   uint32_t* missing;          // [M] ids
   uint64_t* missing_keys;     // [M]
   Reservation* reservations;  // [M]; slot kNoSlot until taken
-  uint8_t* emptier;           // [M] 1: round 2 looks into the second bucket
-  BucketLists first_lists;    // by first bucket
-  BucketLists other_lists;    // by the bucket of round 2, then by second bucket
-  int32_t* victim_ranks;      // [M] flag, then rank, of dirty victims
+  uint8_t* emptier;           // [M] 1: of its buckets the second was emptier after the first round
+  uint32_t* links;            // [M] the next entry of its bucket's list, plus 1; 0: it is the last
+  uint32_t* other_links;      // [M] of the lists of every second round
+  uint32_t* entries;          // [M] lists as a round writes them out
+  RankedFlags victims;        // of entries whose slot's row goes down
 };
 
 inline constexpr uint32_t kNoPosition = ~uint32_t{0};

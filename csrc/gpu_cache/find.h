@@ -12,11 +12,11 @@ struct FindArgs {
   BatchArgs batch;
   int64_t first;  // of the window to be
   int64_t count;  // of the window to be; negative: to the last key
-  int64_t bound;  // work items, at least the window's keys; missing_ranks are written up to it
-  // The last rank of the tables before, with which missing_ranks are summed up together; null:
-  // there is none.
-  const int32_t* rank_before = nullptr;
-  BatchNumbers* told = nullptr;  // where Tick leaves the numbers for the host; null: nowhere
+  int64_t bound;  // at least the window's keys
+  // Where ListMissing leaves the numbers for the host; null: nowhere.
+  BatchNumbers* told = nullptr;
+  // Not 0: EndFind pins a window whose rows are all here, none of which has all its pins.
+  int32_t pins = 0;
 };
 
 inline namespace HPS_BUILD {
@@ -26,43 +26,27 @@ HPS_HD int64_t FindKey(Group group, const CacheArgs& cache, uint64_t key) {
   return FindOne(group, cache.table, PlaceOfKey(cache, key), key);
 }
 
-// i: 0.
-template <class Group>
-HPS_HD void BeginFindOne(Group, const FindArgs& args, int64_t) {
-  BatchNumbers* numbers = args.batch.numbers;
-  numbers->window_first = args.first;
-  numbers->window_size = args.count < 0 ? numbers->num_unique - args.first : args.count;
-  numbers->num_missing = 0;
-}
-
-// i: below bound. Then missing_ranks are summed up.
+// i: below bound, and 0 in any case. Sets the window, too, and readies nothing else: no flag of a
+// missing key is set between verbs.
 template <class Group>
 HPS_HD void FindSlotOne(Group group, const FindArgs& args, int64_t i) {
   const BatchArgs& batch = args.batch;
-  int32_t is_missing = 0;
-  if (IsInWindow(batch, i)) {
-    const int64_t id = WindowId(batch, i);
-    const int64_t slot = FindKey(group, args.cache, batch.unique_keys[id]);
-    is_missing = slot == kNoSlot;
+  BatchNumbers* const numbers = batch.numbers;
+  const int64_t size = args.count < 0 ? numbers->num_unique - args.first : args.count;
+  if (i == 0) {
     group.elect([&] {
-      batch.slots[id] = slot;
-      if (slot != kNoSlot && args.cache.clock->keeps_stamps) Touch(args.cache, slot);
+      numbers->window_first = args.first;
+      numbers->window_size = size;
     });
   }
-  group.elect([&] { batch.missing_ranks[i] = is_missing; });
-}
-
-// i: below bound.
-template <class Group>
-HPS_HD void ListMissingOne(Group, const FindArgs& args, int64_t i) {
-  const BatchArgs& batch = args.batch;
-  const int32_t before = args.rank_before == nullptr ? 0 : *args.rank_before;
-  const int32_t rank = batch.missing_ranks[i] - before;
-  if (i == args.bound - 1) batch.numbers->num_missing = rank;
-  if (rank == (i == 0 ? 0 : batch.missing_ranks[i - 1] - before)) return;
-  const int64_t id = WindowId(batch, i);
-  batch.missing[rank - 1] = static_cast<uint32_t>(id);
-  batch.missing_keys[rank - 1] = batch.unique_keys[id];
+  if (i >= size) return;
+  const int64_t id = args.first + i;
+  const int64_t slot = FindKey(group, args.cache, batch.unique_keys[id]);
+  group.elect([&] {
+    batch.slots[id] = slot;
+    if (slot == kNoSlot) SetFlag(batch.missing_flags, i);
+    if (slot != kNoSlot && args.cache.clock->keeps_stamps) Touch(args.cache, slot);
+  });
 }
 
 // `num_used` keys were looked up in a table of `num_rows`. The clock ticks with use, not with
@@ -96,29 +80,84 @@ HPS_HD void WantOne(Group group, const FindArgs& args, int64_t i) {
   });
 }
 
-// i: 0. What follows a look-up of the window: counters, the clock, whether a reserve will find free
-// slots.
-template <class Group>
-HPS_HD void TickOne(Group, const FindArgs& args, int64_t) {
-  BatchNumbers& numbers = *args.batch.numbers;
-  Count(args.cache, kCountHits, 0, numbers.window_size - numbers.num_missing);
-  Count(args.cache, kCountMisses, 0, numbers.num_missing);
-  const int64_t num_rows = CountOf(args.cache, kCountRows) + CountOf(args.cache, kCountFresh);
-  AdvanceClock(args.cache, num_rows, numbers.window_size);
-  const int64_t num_taken = num_rows + CountOf(args.cache, kCountPending);
-  numbers.is_full = num_taken == args.cache.table.shape.num_slots();
-  if (args.told != nullptr) *args.told = numbers;
+// Readies the numbers for a reserve of the window, of which the first round that can help is open.
+HPS_HD void BeginReserve(BatchNumbers* numbers, int64_t num_slots) {
+  numbers->refused = numbers->window_size > num_slots;
+  for (int round = 0; round < kNumRounds; ++round) numbers->num_listed[round] = 0;
+  for (int round = 0; round <= kNumRounds; ++round) numbers->open[round] = 0;
+  numbers->open[numbers->is_full ? kVictimFirst : kFirst] = numbers->num_missing > 0;
+  numbers->num_victims = 0;
+  numbers->num_spared = 0;
 }
 
-// i: below ceil(num_buckets / kTicksPerTurn). One bucket of the rolling sweep, if it is due.
+// Sums of a cache's counter over its stripes.
 template <class Group>
-HPS_HD void SweepOne(Group group, const FindArgs& args, int64_t i) {
-  const CacheClock& clock = *args.cache.clock;
-  if (i >= clock.num_swept) return;
-  const int64_t bucket = (clock.sweep_bucket + i) % args.cache.table.shape.num_buckets();
-  SlotMark* marks = args.cache.table.marks + bucket * kBucketSlots;
-  const uint8_t now = Now(args.cache);
-  group.for_each(kBucketSlots, [=](int64_t slot) { marks[slot] = Swept(marks[slot], now); });
+HPS_HD int64_t SumOf(Group group, const CacheArgs& cache, CacheCounter counter) {
+  const int64_t* const counters = cache.counters + counter;
+  return group.total(kCounterStripes, [=](int64_t k) { return counters[k * kCountersAStripe]; });
+}
+
+// What follows a look-up of the window: counters, the clock, whether a reserve will find free
+// slots.
+template <class Group>
+HPS_HD void Tick(Group group, const FindArgs& args) {
+  const CacheArgs& cache = args.cache;
+  BatchNumbers& numbers = *args.batch.numbers;
+  const int64_t num_missing = CountFlags(group, args.batch.missing_flags, numbers.window_size);
+  const int64_t num_rows = SumOf(group, cache, kCountRows) + SumOf(group, cache, kCountFresh);
+  const int64_t num_taken = num_rows + SumOf(group, cache, kCountPending);
+  group.elect([&] {
+    numbers.num_missing = num_missing;
+    Count(cache, kCountHits, 0, numbers.window_size - num_missing);
+    Count(cache, kCountMisses, 0, num_missing);
+    AdvanceClock(cache, num_rows, numbers.window_size);
+    const int64_t num_slots = cache.table.shape.num_slots();
+    numbers.is_full = num_taken == num_slots;
+    BeginReserve(&numbers, num_slots);
+    if (args.told != nullptr) *args.told = numbers;
+  });
+}
+
+// i: 32 keys of the window, below ceil(bound / kFlagsAWord), and 0 in any case.
+template <class Group>
+HPS_HD void ListMissingOne(Group group, const FindArgs& args, int64_t i) {
+  const BatchArgs& batch = args.batch;
+  if (i == 0) Tick(group, args);
+  if (i >= NumFlagWords(batch.numbers->window_size)) return;
+  const uint32_t word = batch.missing_flags.words[i];
+  if (word == 0) return;
+  const int64_t before = FlagsBeforeWord(group, batch.missing_flags, i);
+  group.for_each(kFlagsAWord, [&](int64_t bit) {
+    if (!(word >> bit & 1)) return;
+    const int64_t id = args.first + i * kFlagsAWord + bit;
+    const int64_t entry = before + CountBits(word & ((uint32_t{1} << bit) - 1));
+    batch.missing[entry] = static_cast<uint32_t>(id);
+    batch.missing_keys[entry] = batch.unique_keys[id];
+  });
+}
+
+// i: 32 keys of the window and a bucket, below ceil(bound / kFlagsAWord) and, too, below
+// ceil(num_buckets / kTicksPerTurn). One bucket of the rolling sweep, if it is due; the flags of
+// missing keys are cleared; rows are pinned, if all are here and that is wanted.
+template <class Group>
+HPS_HD void EndFindOne(Group group, const FindArgs& args, int64_t i) {
+  const CacheArgs& cache = args.cache;
+  const BatchArgs& batch = args.batch;
+  const CacheClock& clock = *cache.clock;
+  if (i < clock.num_swept) {
+    const int64_t bucket = (clock.sweep_bucket + i) % cache.table.shape.num_buckets();
+    SlotMark* const marks = cache.table.marks + bucket * kBucketSlots;
+    const uint8_t now = Now(cache);
+    group.for_each(kBucketSlots, [=](int64_t slot) { marks[slot] = Swept(marks[slot], now); });
+  }
+  const BatchNumbers& numbers = *batch.numbers;
+  group.elect([&] { ClearFlags(batch.missing_flags, i, numbers.window_size); });
+  if (!args.pins || numbers.num_missing != 0) return;
+  group.for_each(kFlagsAWord, [&](int64_t k) {
+    const int64_t at = i * kFlagsAWord + k;
+    if (IsInWindow(batch, at)) ++cache.table.pins[batch.slots[WindowId(batch, at)]];
+  });
+  if (i == 0) group.elect([&] { Count(cache, kCountPins, 0, numbers.window_size); });
 }
 
 }  // namespace HPS_BUILD

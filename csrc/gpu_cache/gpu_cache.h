@@ -161,7 +161,7 @@ class GpuCacheOver {
   Launcher LauncherOf(const GpuPlan& plan) const {
     return plan.is_alone() ? launcher_.alone() : launcher_;
   }
-  void RunRounds(const Launcher& launcher, ReserveArgs args);
+  void RunRounds(const Launcher& launcher, const ReserveArgs& args);
   AdmitArgs AdmitArgsOf(GpuPlan* plan) const;
   // work(wrap) with wrap(group) as suits the table's rows.
   template <class Work>

@@ -8,11 +8,6 @@
 
 namespace hps {
 
-BucketLists GpuPlan::Lists::Reserve(int64_t count) {
-  return {arrivals.Reserve(count), starts.Reserve(count), lengths.Reserve(count),
-          entries.Reserve(count)};
-}
-
 void GpuPlan::Begin(int64_t count, int num_threads) {
   HPS_CHECK(state != State::kReserved && state != State::kPinned);
   // Empty until it is made: there may be no memory for it.
@@ -47,7 +42,10 @@ void GpuPlan::SetNumUnique(int64_t num_unique) {
 }
 
 void GpuPlan::PrepareFind(int64_t count) {
-  batch_.missing_ranks = missing_ranks_.Reserve(count);
+  const int64_t words = NumFlagWords(count), sums = NumFlagSums(count);
+  batch_.missing_flags = {missing_words_.Reserve(words), missing_sums_.Reserve(sums)};
+  std::fill_n(batch_.missing_flags.words, words, 0);
+  std::fill_n(batch_.missing_flags.sums, sums, 0);
   batch_.missing = missing_.Reserve(count);
   batch_.missing_keys = missing_keys_.Reserve(count);
 }
@@ -71,9 +69,11 @@ void GpuPlan::PrepareReserve() {
   batch_.pinned = pinned_.Reserve(num_unique());
   batch_.reservations = reservations_.Reserve(count);
   batch_.emptier = emptier_.Reserve(count);
-  batch_.victim_ranks = victim_ranks_.Reserve(count);
-  batch_.first_lists = first_lists_.Reserve(count);
-  batch_.other_lists = other_lists_.Reserve(count);
+  batch_.links = links_.Reserve(count);
+  batch_.other_links = other_links_.Reserve(count);
+  batch_.entries = entries_.Reserve(count);
+  batch_.victims = {victim_words_.Reserve(NumFlagWords(count)),
+                    victim_sums_.Reserve(NumFlagSums(count))};
 }
 
 }  // namespace hps

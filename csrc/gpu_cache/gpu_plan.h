@@ -90,12 +90,6 @@ class GpuPlan {
   uint64_t epoch = 0;
 
  private:
-  struct Lists {
-    Array<uint32_t> arrivals, starts, lengths, entries;
-
-    BucketLists Reserve(int64_t count);
-  };
-
   BatchNumbers numbers_ = {};
   BatchArgs batch_ = {};
   KeyShares shares_;
@@ -112,12 +106,12 @@ class GpuPlan {
   Array<uint8_t> withheld_;
   bool has_clicks_ = false;
   bool is_alone_ = false;
-  Array<int32_t> missing_ranks_, victim_ranks_;
+  Array<uint32_t> missing_words_, missing_sums_;
+  Array<uint32_t> links_, other_links_, entries_, victim_words_, victim_sums_;
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;
   Array<Reservation> reservations_;
   Array<float> sums_, wide_;
-  Lists first_lists_, other_lists_;
 };
 
 }  // namespace hps

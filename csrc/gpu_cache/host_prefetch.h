@@ -24,7 +24,7 @@ inline void AskForBucket(const CacheArgs& cache, uint64_t key) {
 }
 
 inline void AskForBucket(const FindArgs& args, int64_t i) {
-  AskForBucket(args.cache, args.batch.unique_keys[WindowId(args.batch, i)]);
+  if (i < args.bound) AskForBucket(args.cache, args.batch.unique_keys[args.first + i]);
 }
 
 inline void AskForCandidates(const CacheArgs& cache, uint64_t key) {
@@ -41,7 +41,7 @@ inline void AskForCandidates(const CacheArgs& cache, uint64_t key) {
 }
 
 inline void AskForCandidates(const FindArgs& args, int64_t i) {
-  AskForCandidates(args.cache, args.batch.unique_keys[WindowId(args.batch, i)]);
+  if (i < args.bound) AskForCandidates(args.cache, args.batch.unique_keys[args.first + i]);
 }
 
 inline void AskForMark(const CacheArgs& cache, const BatchArgs& batch, int64_t i) {

@@ -15,15 +15,6 @@
 // clang-format off
 #define HPS_GPU_KERNELS(X)                                                       \
   X(Want, WantOne, FindArgs, 4)                                                  \
-  X(CountInBucket, CountInBucketOne, ReserveArgs, 4)                             \
-  X(StartList, StartListOne, ReserveArgs, 1)                                     \
-  X(PutIntoList, PutIntoListOne, ReserveArgs, 1)                                 \
-  X(PlaceBucket, PlaceBucketOne, ReserveArgs, 16)                                \
-  X(UndoReserve, UndoReserveOne, ReserveArgs, 1)                                 \
-  X(NoteVictim, NoteVictimOne, ReserveArgs, 1)                                   \
-  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
-  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
-  X(FillRow, FillRowOne, FillArgs, 4)                                            \
   X(Gather, GatherOne, GatherArgs, 4)                                            \
   X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
   X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
@@ -44,14 +35,19 @@
   X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
   X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
   X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
-  X(BeginFind, BeginFindOne, FindArgs, 1)                                        \
   X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
-  X(ListMissing, ListMissingOne, FindArgs, 1)                                    \
-  X(Tick, TickOne, FindArgs, 1)                                                  \
-  X(Sweep, SweepOne, FindArgs, 16)                                               \
-  X(BeginReserve, BeginReserveOne, ReserveArgs, 1)                               \
+  X(ListMissing, ListMissingOne, FindArgs, 8)                                    \
+  X(EndFind, EndFindOne, FindArgs, 16)                                           \
   X(Pin, PinOne, ReserveArgs, 1)                                                 \
-  X(SettleReserve, SettleReserveOne, ReserveArgs, 1)                             \
+  X(PlaceFirst, PlaceOne<kFirst>, ReserveArgs, 16)                               \
+  X(GroupByEmptier, GroupByEmptierOne, ReserveArgs, 4)                           \
+  X(PlaceEmptier, PlaceOne<kEmptier>, ReserveArgs, 16)                           \
+  X(PlaceOther, PlaceOne<kOther>, ReserveArgs, 16)                               \
+  X(PlaceVictimFirst, PlaceOne<kVictimFirst>, ReserveArgs, 16)                   \
+  X(PlaceVictimSecond, PlaceOne<kVictimSecond>, ReserveArgs, 16)                 \
+  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
+  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
+  X(FillRow, FillRowOne, FillArgs, 4)                                            \
   X(Contains, ContainsOne, KeysArgs, 4)                                          \
   X(Release, ReleaseOne, ReserveArgs, 1)                                         \
   X(Pool, PoolOne, PoolArgs, 8)                                                  \

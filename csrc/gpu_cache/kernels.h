@@ -16,22 +16,14 @@
 // PlaceKey        Deduplicate     finds each key's entry in the id table      L           1
 // FlagFirst       Deduplicate     flags first occurrences; then prefix sum    L           1
 // NumberKey       Deduplicate     inverse, unique_keys, num_unique            L           1
-// BeginFind       Find            sets the window                             1           1
-// FindSlot        Find            slots, stamps, missing flags; prefix sum    bound       any
-// ListMissing     Find            missing, missing_keys, num_missing          bound       1
-// Tick            Find            hits, misses, the clock                     1           1
-// Sweep           Find            holds back old stamps of one bucket         buckets/64  any
+// FindSlot        Find            window, slots, stamps, missing flags        bound       any
+// ListMissing     Find            missing keys, numbers, hits, the clock      bound/32    any
+// EndFind         Find            sweeps, clears flags, pins if all is here   see there   any
 // Want            Find            marks a batch's keys as wanted              bound       any
-// BeginReserve    Reserve         which rounds can help; zeroes               1           1
-// Pin             Reserve         pins rows found, readies entries            bound       1
-// CountInBucket   Reserve         groups keys by bucket: lengths              bound       any
-// StartList       Reserve         ...: where lists start                      bound       1
-// PutIntoList     Reserve         ...: the lists                              bound       1
-// PlaceBucket     Reserve         one round in one bucket                     bound       any
-// SettleReserve   Reserve         granted or refused; pin and pending counts  1           1
-// UndoReserve     Reserve         takes back what a refused reserve took      bound       1
-// NoteVictim      Reserve         spill counts, dirty victims; prefix sum     bound       1
-// CommitEntry     Reserve         copies dirty victims, writes new keys       bound       any
+// Pin             Reserve         pins rows found, lists missing keys         window      1
+// Place<round>    Reserve         one round in one bucket                     missing     any
+// GroupByEmptier  Reserve         lists by the emptier bucket                 missing     any
+// CommitEntry     Reserve         granted or refused; victims and new keys    bound       any
 // Cancel          Reserve         takes back a granted reserve                bound       1
 // Release         Reserve         drops a window's pins                       bound       1
 // FillRow         Fill            publishes missing rows, found or fresh      bound       4

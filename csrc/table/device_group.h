@@ -77,6 +77,14 @@ struct DeviceGroup {
     return least;
   }
 
+  template <class Value>
+  HPS_HD_MEMBER auto total(int64_t count, Value value) const {
+    decltype(value(0)) sum = 0;
+    for (int64_t i = lane(); i < count; i += kSize) sum += value(i);
+    for (int step = 1; step < kSize; step *= 2) sum += shuffle(sum, lane() ^ step);
+    return sum;
+  }
+
   template <class Body>
   HPS_HD_MEMBER void for_each(int64_t count, Body body) const {
     for (int64_t i = lane(); i < count; i += kSize) body(i);

@@ -81,6 +81,14 @@ struct HostGroup {
     return least;
   }
 
+  // The sum of value(0) to value(count - 1).
+  template <class Value>
+  auto total(int64_t count, Value value) const {
+    decltype(value(0)) sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += value(i);
+    return sum;
+  }
+
   // body(i) for every i below count, each by one lane.
   template <class Body>
   void for_each(int64_t count, Body body) const {

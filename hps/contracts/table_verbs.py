@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, Offsets
-from hps.common.row_layout import Floats
+from hps.common.row_layout import Floats, Images
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 
 
@@ -36,11 +36,13 @@ class KeysOfTable(NamedTuple):
         cache: of the table.
         plan: a plan of that cache, which they are to become.
         keys: uint64 [L], or a tensor of the device.
+        pins: they are to be pinned at once if every row is in its slot; none is on its way.
     """
 
     cache: AnyRowCache
     plan: BatchPlan
     keys: AnyArray
+    pins: bool = False
 
 
 class BagsOfTable(NamedTuple):
@@ -63,6 +65,26 @@ class BagsOfTable(NamedTuple):
     values: Floats
 
 
+class RowsOfTable(NamedTuple):
+    """Missing rows of a batch of one table.
+
+    Args:
+        cache: of the table.
+        plan: a plan of that cache, for which slots are reserved.
+        rows: uint8 [missing, row_bytes].
+        found: uint8 [missing], 0: the row is initialised instead.
+        lr: the learning rate.
+        create: rows that are initialised are stored, too.
+    """
+
+    cache: AnyRowCache
+    plan: BatchPlan
+    rows: Images
+    found: NDArray[np.uint8]
+    lr: float
+    create: bool = False
+
+
 class TableVerbs(Protocol):
     """Of caches of one device, no cache twice in a call. None waits for the device but where that
     is said."""
@@ -73,11 +95,27 @@ class TableVerbs(Protocol):
         """Queues `contains` of each; what it returns waits, and needs no lock."""
 
     def look_up(self, tables: Sequence[KeysOfTable]) -> None:
-        """Queues make_plan, and find of all keys."""
+        """Queues make_plan, and find of all keys; and the pins of those that are to be pinned."""
+
+    def look_again(self, tables: Sequence[OfTable]) -> None:
+        """Queues find of all keys, of plans in whose tables slots have moved since they were looked
+        up."""
+
+    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+        """Queues a reserve of each, whose window was looked up. False, and nothing is queued, if
+        slots of one have moved since: `look_again`. Waits for the look-ups, if they were not waited
+        for."""
+
+    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+        """Waits for what `begin_reserve` has queued, missing keys and victims with it; which were
+        granted. Without the lock."""
+
+    def fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """Publishes the missing rows of each."""
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
-        """Pins each plan that was looked up whole, with every row in its slot; tells which. Waits
-        for the look-ups, if they were not waited for."""
+        """Which plans of those that were looked up to be pinned are. Waits for the look-ups, if
+        they were not waited for."""
 
     def pool(self, tables: Sequence[BagsOfTable]) -> None:
         """Pools each batch, which the plan's window is."""

@@ -115,7 +115,13 @@ class CudaDevice:
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         """See Device."""
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:  # as torch tells that the driver has refused
+            raise ConfigError(
+                f"the host has no {num_bytes} bytes that can be pinned for {self.torch_device}: "
+                f"{error}; use smaller batches, or free memory of the host"
+            ) from error
 
     def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """See Device."""

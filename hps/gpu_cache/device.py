@@ -58,7 +58,8 @@ class Device(Protocol):
         """Uninitialised uint8 [num_bytes] on the device. ConfigError if it has not that much."""
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
-        """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to."""
+        """Uninitialised uint8 [num_bytes] of host memory that copies can be queued from and to, and
+        that kernels can read and write at its address. ConfigError if there is not that much."""
 
     def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """A kernel over items [0, count); `args` may be changed as soon as this returns."""
@@ -86,11 +87,20 @@ class Device(Protocol):
 
 
 class HostCopy:
-    """An array on its way from the device to pinned host memory."""
+    """An array on its way from the device to pinned host memory.
 
-    def __init__(self, device: Device, source: torch.Tensor) -> None:
+    Args:
+        device: from which.
+        source: the array.
+        host: pinned memory of at least its bytes; None takes some.
+    """
+
+    def __init__(
+        self, device: Device, source: torch.Tensor, host: torch.Tensor | None = None
+    ) -> None:
         num_bytes = source.numel() * source.element_size()
-        self._host = device.empty_pinned(max(1, num_bytes))[:num_bytes].view(source.dtype)
+        memory = device.empty_pinned(max(1, num_bytes)) if host is None else host
+        self._host = memory[:num_bytes].view(source.dtype)
         device.copy(self._host, source.view(-1))
         self._event = device.event()
 

@@ -8,7 +8,7 @@ for each kind of optimizer among them: one kernel for all would take the registe
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,51 +16,14 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
+from hps.gpu_cache.batched_cache import BatchedCache
 from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
-from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_plan import FLAGS_A_WORD, DevicePlan, State
+from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.table_block import TableBlock
-
-
-class BatchedCache(Protocol):
-    """What the verbs over several tables ask of the cache of each."""
-
-    piece: Memory
-    heads: dict[str, bytes]
-    dim: int
-    epoch: int
-    num_swept: int  # buckets a tick of its clock
-    number: int  # by which its failure is known
-    trial: str  # the kernel that tries its optimizer
-    update: str  # the one that applies it
-
-    @property
-    def has_pins(self) -> bool:
-        """True if no row can have all the pins that it may."""
-
-    def is_current(self, plan: DevicePlan) -> bool:
-        """See RowCache."""
-
-    def is_looked_up(self, plan: DevicePlan) -> bool:
-        """See QueuedCache."""
-
-    def note_held(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins its window, or may."""
-
-    def let_go(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins nothing."""
-
-    def safe_bits(self, lr: float) -> int:
-        """Gradients up to that magnitude need no trial."""
-
-    def input(self, values: AnyArray) -> torch.Tensor:
-        """Values of the device, or of the host, which are copied there."""
-
-    def check_floats(self, values: AnyArray, shape: tuple[int, ...], what: str) -> None:
-        """ValueError unless they are of that shape."""
-
 
 _AnyOfTable = OfTable | BagsOfTable | KeysOfTable
 _Given = tuple[
@@ -80,6 +43,7 @@ class DeviceBatch:
     def __init__(self, device: Device, failures: Failures) -> None:
         self._device = device
         self._failures = failures
+        self._reserves = Reserves(device, failures.order)
 
     # hps/contracts/table_verbs.py says what each does.
 
@@ -135,8 +99,12 @@ class DeviceBatch:
     def look_up(self, tables: Sequence[KeysOfTable]) -> None:
         """See TableVerbs."""
         self.make_plans(tables)
-        for plan in _plans(tables):
+        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
             plan.set_window(0, -1)
+            # Of rows that may have all their pins the host has to hear.
+            if one.pins and cache.has_pins:
+                cache.note_held(plan)
+                plan.pins_if_whole = True
         self.find([OfTable(one.cache, one.plan) for one in tables])
 
     def make_plans(self, tables: Sequence[KeysOfTable]) -> None:
@@ -186,72 +154,80 @@ class DeviceBatch:
         states = {plan.state for plan in plans}
         assert states <= {State.KEYS, State.FOUND}, f"a look-up in states {states}"
         bounds, size = [plan.bound for plan in plans], device.args.dtype("BatchNumbers").itemsize
+        words = [-(-bound // FLAGS_A_WORD) for bound in bounds]
         with self._failures.order.verb(*_memory(tables)):
-            ranks, before, own = self._ranks(bounds)
-            told = device.empty(size * len(plans))
+            # May find no memory; nothing is queued by then, so that nothing is half done.
+            told, host = device.empty(size * len(plans)), device.empty_pinned(size * len(plans))
             block = TableBlock(
                 device,
                 "FindSlot",
                 plans,
-                [[1] * len(plans), bounds, [cache.num_swept for cache in caches]],
+                [
+                    [max(1, bound) for bound in bounds],
+                    [max(1, count) for count in words],
+                    [max(own, cache.num_swept) for own, cache in zip(words, caches, strict=True)],
+                ],
                 {
-                    "batch.missing_ranks": own,
                     "first": [plan.first for plan in plans],
                     "count": [plan.count for plan in plans],
                     "bound": bounds,
-                    "rank_before": before,
                     "told": [told.data_ptr() + size * at for at in range(len(plans))],
+                    "pins": [plan.pins_if_whole for plan in plans],
                 },
             )
-            block.launch("BeginFind", 0)
-            if sum(bounds):
-                block.launch("FindSlot", 1)
-                device.prefix_sum(ranks)
-                block.launch("ListMissing", 1)
-            block.launch("Tick", 0)
-            copy = HostCopy(device, told)
-            block.launch("Sweep", 2)
+            block.launch("FindSlot", 0)
+            block.launch("ListMissing", 1)
+            copy = HostCopy(device, told, host)
+            block.launch("EndFind", 2)
         for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
             plan.found(HostPart(copy, at * size, (at + 1) * size), cache.epoch)
 
-    def begin_reserve(self, plans: Sequence[DevicePlan]) -> TableBlock:
-        """Begins a reserve of each, and pins what was found; "SettleReserve", launch 0, ends it.
-        Within a verb of the plans."""
-        ones, bounds = [1] * len(plans), [plan.bound for plan in plans]
-        rest = dict.fromkeys(("bound", "victims", "grouping", "round"), 0)
-        block = TableBlock(self._device, "Pin", plans, [ones, bounds], rest)
-        block.launch("BeginReserve", 0)
-        block.launch("Pin", 1)
-        return block
+    def look_again(self, tables: Sequence[OfTable]) -> None:
+        """See TableVerbs."""
+        moved = [
+            one
+            for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True)
+            if plan.state is not State.FOUND or plan.epoch != cache.epoch
+        ]
+        for plan in _plans(moved):
+            plan.set_window(0, -1)
+        if moved:
+            self.find(moved)
+
+    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+        """See TableVerbs."""
+        return self._reserves.begin(tables)
+
+    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+        """See TableVerbs."""
+        return [
+            plan.settle(cache.row_bytes)
+            for cache, plan in zip(_caches(tables), _plans(tables), strict=True)
+        ]
+
+    def fill(self, tables: Sequence[RowsOfTable]) -> None:
+        """See TableVerbs."""
+        self._reserves.fill(tables)
 
     def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
         """See TableVerbs."""
-        pairs = list(zip(_caches(tables), _plans(tables), strict=True))
-        can = [
-            cache.is_looked_up(plan) and plan.num_missing == 0 and cache.has_pins
-            for cache, plan in pairs
-        ]
-        chosen = [one for one, is_chosen in zip(tables, can, strict=True) if is_chosen]
-        if not chosen:
-            return can
-        for cache, plan in zip(_caches(chosen), _plans(chosen), strict=True):
-            cache.note_held(plan)
-        with self._failures.order.verb(*_memory(chosen)):
-            self.begin_reserve(_plans(chosen)).launch("SettleReserve", 0)
-            for plan in _plans(chosen):
-                plan.grant()
-        for plan in _plans(chosen):
-            plan.state = State.PINNED
-            plan.has_rows = True
-        return can
+        pinned = [plan.end_pinning() for plan in _plans(tables)]
+        for cache, plan, is_pinned in zip(_caches(tables), _plans(tables), pinned, strict=True):
+            if not is_pinned:
+                cache.let_go(plan)
+        return pinned
 
     def abandon(self, tables: Sequence[OfTable]) -> None:
         """See TableVerbs."""
-        is_pinned = [plan.state is State.PINNED for plan in _plans(tables)]
-        for one, pinned in zip(tables, is_pinned, strict=True):
-            if not pinned:
-                one.cache.abandon(one.plan)
-        self.release([one for one, pinned in zip(tables, is_pinned, strict=True) if pinned])
+        by_state: dict[State, list[OfTable]] = {}
+        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
+            plan.settle(cache.row_bytes)
+            plan.end_pinning()
+            by_state.setdefault(plan.state, []).append(one)
+            if plan.state not in (State.RESERVED, State.PINNED):
+                cache.let_go(plan)
+        self._reserves.cancel(by_state.get(State.RESERVED, []))
+        self.release(by_state.get(State.PINNED, []))
 
     def release(self, tables: Sequence[OfTable]) -> None:
         """Drops the pins of plans that pin their windows."""
@@ -266,7 +242,7 @@ class DeviceBatch:
                 "Release",
                 plans,
                 [bounds],
-                {"bound": bounds, "victims": 0, "grouping": 0, "round": 0},
+                {"bound": bounds, "victims": 0, "told": 0, "told_keys": 0},
             )
             block.launch("Release", 0)
         for cache, plan in zip(_caches(tables), plans, strict=True):

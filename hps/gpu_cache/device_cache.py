@@ -22,7 +22,7 @@ from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, TableVerbs
+from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable, TableVerbs
 from hps.gpu_cache.device import Device, HostCopy
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
@@ -30,10 +30,6 @@ from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.options import CacheOptions
 
-# Rounds of a reserve, each with its grouping and whether that has to be made first; in a full
-# table the last ones alone, for victims (csrc/gpu_cache/reserve_rounds.h).
-_ROUNDS = tuple(_C.gpu_reserve_rounds(is_full=False))
-_ROUNDS_OF_FULL_TABLE = tuple(_C.gpu_reserve_rounds(is_full=True))
 _MOST_PINS = 255  # on a slot, one a plan
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
 _KINDS = {1: "Sgd", 2: "Adagrad", 3: "RowWiseAdagrad", 4: "Adam", 5: "Ftrl"}
@@ -140,7 +136,7 @@ class DeviceCache(DeviceRows):
         """See RowCache. Waits for the look-up; where keys are missing, for the answer and for rows
         that go down."""
         assert plan.state is State.FOUND and plan.epoch == self.epoch, "reserve without find"
-        self._queue_reserve(plan)
+        self.begin_reserve(plan)
         return self.end_reserve(plan)
 
     def is_looked_up(self, plan: DevicePlan) -> bool:
@@ -154,45 +150,11 @@ class DeviceCache(DeviceRows):
 
     def begin_reserve(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
-        if plan.state is not State.FOUND or plan.epoch != self.epoch:
-            return False
-        self._queue_reserve(plan)
-        return True
+        return self._batch.begin_reserve([self._of(plan)])
 
     def end_reserve(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
         return plan.settle(self.row_bytes)
-
-    def _queue_reserve(self, plan: DevicePlan) -> None:
-        launch, bound, num_missing = self._device.launch, plan.bound, plan.num_missing
-        num_bytes = num_missing * self.row_bytes
-        # No slot is taken, and none has all the pins that it can have: the host knows the answer.
-        is_sure = num_missing == 0 and self.has_pins
-        self.note_held(plan)
-        with self._verb(plan):
-            # May find no memory; nothing is queued by then. As much as if every key's slot had a
-            # row that goes down: how many there are, the host does not know yet.
-            victims = self._device.empty(max(1, num_bytes))[:num_bytes]
-            pins = self._batch.begin_reserve([plan])
-            if num_missing:
-                self._queue_rounds(plan, num_missing)
-            pins.launch("SettleReserve", 0)
-            args = plan.args("UndoReserve", bound=num_missing, victims=0)
-            if not is_sure:
-                launch("UndoReserve", args, bound)
-            if num_missing:
-                launch("NoteVictim", args, num_missing)
-                self._device.prefix_sum(plan.arena.tensor("victim_ranks", num_missing))
-                args = plan.args("CommitEntry", bound=num_missing, victims=victims.data_ptr())
-                launch("CommitEntry", args, num_missing)
-                args["victims"] = 0  # the plan's other kernels are given the same struct
-                # Refused or not: what was found before may have moved, for all the host knows.
-                self.epoch += 1
-            plan.epoch = self.epoch
-            if is_sure:
-                plan.grant()
-            else:
-                plan.expect(victims)
 
     @property
     def has_pins(self) -> bool:
@@ -209,16 +171,6 @@ class DeviceCache(DeviceRows):
         self._num_held -= plan.is_held
         plan.is_held = False
 
-    def _queue_rounds(self, plan: DevicePlan, num_missing: int) -> None:
-        launch = self._device.launch
-        for number, grouping, is_made in _ROUNDS_OF_FULL_TABLE if plan.found_full else _ROUNDS:
-            args = plan.args("PlaceBucket", round=number, grouping=grouping)
-            if is_made:
-                launch("CountInBucket", args, num_missing)
-                launch("StartList", args, num_missing)
-                launch("PutIntoList", args, num_missing)
-            launch("PlaceBucket", args, num_missing)
-
     def victims(self, plan: DevicePlan) -> Images:
         """See RowCache. Waits for a reserve that is queued."""
         plan.settle(self.row_bytes)
@@ -233,46 +185,17 @@ class DeviceCache(DeviceRows):
         self, plan: DevicePlan, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
     ) -> None:
         """See RowCache."""
-        assert plan.state is State.RESERVED, f"fill in state {plan.state}"
-        count = plan.num_missing
-        if rows.shape != (count, self.row_bytes) or found.shape != (count,):
-            raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
-        with self._verb(plan):
-            if count:
-                # Rows that nobody stored are made on the device.
-                images = self._from_host(rows if found.any() else rows[:0])
-                flags = self._from_host(found)
-                args = plan.args(
-                    "FillRow",
-                    images=images.data_ptr(),
-                    found=flags.data_ptr(),
-                    bound=count,
-                    creates=create,
-                    lr=lr,
-                )
-                self._device.launch("FillRow", args, count)
-        plan.state = State.PINNED
-        plan.has_rows = True
+        own = RowsOfTable(cast("AnyRowCache", self), plan, rows, found, lr, create)
+        self._batch.fill([own])
 
     def cancel(self, plan: DevicePlan) -> None:
         """See RowCache."""
         assert plan.state is State.RESERVED, f"cancel in state {plan.state}"
-        with self._verb(plan):
-            bound = plan.bound
-            self._device.launch("Cancel", plan.args("Cancel", bound=bound), bound)
-        self.epoch += 1
-        plan.victims = None
-        plan.state = State.KEYS
-        self.let_go(plan)
+        self.abandon(plan)
 
     def abandon(self, plan: DevicePlan) -> None:
         """See RowCache. Waits for a reserve that is queued."""
-        if plan.settle(self.row_bytes):
-            self.cancel(plan)
-        elif plan.state is State.PINNED:
-            self.release(plan)
-        else:
-            self.let_go(plan)
+        self._batch.abandon([self._of(plan)])
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""

@@ -16,15 +16,11 @@ from numpy.typing import NDArray
 
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
+from hps.gpu_cache.answers import Answers
 from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
 from hps.gpu_cache.device_sums import Sums
 
 _MIN_ID_TABLE = 64
-_LISTS = [
-    f"{lists}.{name}"
-    for lists in ("first_lists", "other_lists")
-    for name in ("arrivals", "starts", "lengths", "entries")
-]
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
 _ARRAYS = {
     "keys": torch.int64,
@@ -36,8 +32,14 @@ _ARRAYS = {
     "missing": torch.int32,
     "missing_keys": torch.int64,
     "emptier": torch.uint8,
-    "victim_ranks": torch.int32,
-} | dict.fromkeys(_LISTS, torch.int32)
+    "links": torch.int32,
+    "other_links": torch.int32,
+    "entries": torch.int32,
+}
+_FLAGS = [f"{flags}.{name}" for flags in ("missing_flags", "victims") for name in ("words", "sums")]
+# Arrays of other lengths.
+_OTHERS = ("reservations", "id_table", "numbers", *_FLAGS)
+FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
 
 
 class State(enum.Enum):
@@ -80,12 +82,13 @@ class DevicePlan:
         self.first = 0
         self.count = 0  # of the window; negative: all from `first` on
         self.has_rows: bool | None = False  # all of the window's; None: the device knows
-        self.victims: HostCopy | None = None
-        self.missing: HostCopy | None = None
+        self.pins_if_whole = False  # a look-up is queued that pins if it finds all rows
+        self._victims: HostArray | None = None  # bytes
+        self._missing: HostArray | None = None  # bytes
         # Of a reserve that is queued; the lock is for those who wait for it at once.
         self._settling = threading.Lock()
-        self._answer: HostCopy | None = None
-        self._victim_rows: torch.Tensor | None = None
+        self._answers: Answers | None = None
+        self._answer_number = 0
         self.arena: Arena = Arena(device, {})
 
     # What the server sees.
@@ -144,13 +147,14 @@ class DevicePlan:
         return self._order.verb(*self.pieces(), *memory)
 
     def prepare(self, count: int) -> None:
-        """Makes room for a batch of `count` keys; the batch before it is forgotten."""
+        """Makes room for a batch of `count` keys; the batch before it is forgotten. Within a verb
+        of the plan."""
         assert self.state in (State.KEYS, State.FOUND) and 0 <= count < 2**31
         self.state = State.KEYS
         self.num_occurrences = count
         self.first = self.count = 0
         self.has_rows = False
-        self.victims = self.missing = self._numbers = self._asked = None
+        self._victims = self._missing = self._numbers = self._asked = None
         self._num_unique = None if count else 0
         if count > self._capacity:
             self._grow(count + count // 8)
@@ -167,6 +171,7 @@ class DevicePlan:
         assert count < 0 or count == 0 or first + count <= self.num_unique
         self.first, self.count = first, count
         self.has_rows = None
+        self.pins_if_whole = False
         self._numbers = self._asked = None
 
     @property
@@ -204,6 +209,17 @@ class DevicePlan:
         self.state = State.FOUND
         self.epoch = epoch
 
+    def end_pinning(self) -> bool:
+        """True if the look-up has pinned what it found. Waits for it, if it was to pin."""
+        if self.pins_if_whole and self.state is State.FOUND:
+            is_whole = self.num_missing == 0
+            self.pins_if_whole = False
+            if is_whole:
+                self._victims = self._missing = None
+                self.state = State.PINNED
+                self.has_rows = True
+        return self.state is State.PINNED
+
     @property
     def num_id_entries(self) -> int:
         """Of the table that numbers the keys."""
@@ -214,20 +230,13 @@ class DevicePlan:
 
     def grant(self) -> None:
         """A reserve without missing keys is queued, which cannot be refused."""
-        self.victims = self.missing = self._answer = self._victim_rows = None
+        self._victims = self._missing = self._answers = None
         self.state = State.RESERVED
 
-    def expect(self, victims: torch.Tensor) -> None:
-        """Queues, behind a reserve, the way of its answer and of its missing keys to the host.
-
-        Args:
-            victims: where it has put the rows that go down, as many as keys are missing, or fewer.
-        """
-        count = self.num_missing
-        self.victims, self._victim_rows = None, victims
-        self._answer = HostCopy(self._device, self.arena.tensor("numbers"))
-        keys = self.arena.tensor("missing_keys", count)
-        self.missing = HostCopy(self._device, keys) if count else None
+    def expect(self, answers: Answers, number: int) -> None:
+        """A reserve is queued, which will tell there what it was granted, by the plan's number."""
+        self._victims = self._missing = None
+        self._answers, self._answer_number = answers, number
         self.state = State.RESERVING
 
     def settle(self, row_bytes: int) -> bool:
@@ -239,22 +248,21 @@ class DevicePlan:
             return self.state is State.RESERVED
 
     def _settle(self, row_bytes: int) -> None:
-        answer, rows = self._answer, self._victim_rows
-        assert answer is not None and rows is not None
-        if self.missing is not None:
-            self.missing.wait()  # behind the answer, which is here by then
-        numbers = self._numbers_of(answer)
+        assert self._answers is not None
+        told, missing, victims = self._answers.wait(self._answer_number)
+        numbers = told.view(self._device.args.dtype("BatchNumbers"))
         if numbers["refused"][0]:
-            self.missing = None
-            self.state = State.FOUND
+            self.state = State.KEYS  # to be looked up again
         else:
-            num_bytes = int(numbers["num_victims"][0]) * row_bytes
-            if num_bytes:
-                with self.verb(rows):
-                    self.victims = HostCopy(self._device, rows[:num_bytes])
-                self.victims.wait()
+            self._missing = missing
+            self._victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
             self.state = State.RESERVED
-        self._answer = self._victim_rows = None
+        self._answers = None
+
+    def forget_reserve(self) -> None:
+        """Its slots were given back."""
+        self._victims = self._missing = None
+        self.state = State.KEYS
 
     def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""
@@ -272,16 +280,14 @@ class DevicePlan:
         return args
 
     def missing_keys(self) -> Keys:
-        """uint64 [M] of the last reserve; a view. Waits."""
-        if self.missing is None:
-            return np.empty(0, np.uint64)
-        return self.missing.wait().view(np.uint64)
+        """uint64 [M] of the last reserve; a view."""
+        return np.empty(0, np.uint64) if self._missing is None else self._missing.view(np.uint64)
 
     def victim_images(self, row_bytes: int) -> Images:
-        """uint8 [victims, row_bytes] of the last reserve; a view. Waits."""
-        if self.victims is None:
+        """uint8 [victims, row_bytes] of the last reserve; a view."""
+        if self._victims is None:
             return np.empty((0, row_bytes), np.uint8)
-        return self.victims.wait().reshape(-1, row_bytes)
+        return self._victims.reshape(-1, row_bytes)
 
     def _by_id(self, name: str) -> NDArray[np.int64]:
         num_unique = self.num_unique
@@ -296,8 +302,13 @@ class DevicePlan:
         arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
         arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
         arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
+        for name in _FLAGS:
+            count = FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
+            arrays[name] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
         self.arena = Arena(self._device, arrays)
+        for name in ("missing_flags.words", "missing_flags.sums"):
+            self._device.fill(self.arena.tensor(name), 0)
         self._capacity = capacity
         self._args.clear()
         for name, field in _fields(self._batch):
@@ -306,7 +317,7 @@ class DevicePlan:
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:
     """Every pointer of BatchArgs by the name of its array."""
-    for name in (*_ARRAYS, "reservations", "id_table", "numbers"):
+    for name in (*_ARRAYS, *_OTHERS):
         field = batch
         for part in name.split("."):
             field = field[part]

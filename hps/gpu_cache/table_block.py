@@ -86,8 +86,9 @@ class TableBlock:
         return np.frombuffer(words, self._device.args.dtype("Tables"))
 
     def launch(self, kernel: str, number: int) -> None:
-        """A kernel over all items of a launch, by its number."""
-        self._device.launch(kernel, self.tables(number), self._counts[number])
+        """A kernel over all items of a launch, by its number, if there are any."""
+        if self._counts[number]:
+            self._device.launch(kernel, self.tables(number), self._counts[number])
 
 
 def _column(values: Sequence[float] | float) -> Iterable[float]:

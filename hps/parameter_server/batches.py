@@ -111,21 +111,13 @@ class Batches:
             if with_keys is not None:
                 with_keys.end_look_up()
             pinned = together.pin_found(list(begun.values()))
+            missing = [rows for rows in begun.values() if rows not in pinned]
+            if missing:
+                together.bring(missing)
         except BaseException:
             self.release(list(begun.values()))
             raise
-
-        def pin(table: str, _: AnyArray) -> BatchRows:
-            rows = begun.pop(table)
-            try:
-                if rows not in pinned:
-                    rows.place()
-            except BaseException:
-                self.release([rows, *begun.values()])
-                raise
-            return rows
-
-        return pin
+        return lambda table, _: begun.pop(table)
 
     def release(self, rows: Sequence[PinnedRows]) -> None:
         """As QueuedServer has it."""

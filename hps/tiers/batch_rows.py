@@ -76,7 +76,7 @@ class BatchRows:
         device: str,
     ) -> "BatchRows":
         """Rows with an idle plan, which is to be made of the keys and looked up together with those
-        of other tables; then `place` pins them. Under the lock."""
+        of other tables; then they are to be pinned together. Under the lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
         rows._name(stack, keys, model, pool, lock, device)
@@ -115,16 +115,6 @@ class BatchRows:
         with self._lock:
             plan = self.held_plan()
         self.stack.end_look_up(plan)
-
-    def place(self) -> None:
-        """Pins what was looked up ahead."""
-        try:
-            with self._lock:
-                plan = self.held_plan()
-            self.stack.pin(plan)
-        except BaseException:
-            self.release()
-            raise
 
     @classmethod
     def part_of(

@@ -141,10 +141,7 @@ class CachedTier:
             if reserved is None:
                 return False
             num_missing, victims, missing = reserved
-            if len(victims):
-                self.below.append(victims)
-            rows, found = (source or self.fetch_below)(missing)
-            self._look_at(rows, found)
+            rows, found = self.exchange_rows(victims, missing, source)
             with self.lock, self.counters:
                 cache.fill(plan, rows, found, self.rates[self.name], False)
                 self.moving = None
@@ -161,6 +158,18 @@ class CachedTier:
                 self.moving = None
             raise
         return True
+
+    def exchange_rows(
+        self, victims: Images, missing: Keys, source: RowSource | None = None
+    ) -> tuple[Images, Images]:
+        """Phase 2: victims go down, then missing rows come up, and which of them were found. Within
+        the turn; the rows' memory is the turn's."""
+        assert_turn(self.turn)
+        if len(victims):
+            self.below.append(victims)
+        rows, found = (source or self.fetch_below)(missing)
+        self._look_at(rows, found)
+        return rows, found
 
     def _find(self, plan: BatchPlan, first: int, count: int) -> None:
         """Looks a window up, unless a pull, a push or another pin has found all of it."""

@@ -213,7 +213,7 @@ class TableStack(CachedTier):
                 if num_missing:
                     if not self.bring(plan, 0, -1):
                         with self.lock:
-                            raise self._capacity_error(plan.unique_keys)
+                            raise self.capacity_error(plan.unique_keys)
                     with self.lock, self.counters:
                         culprit = sum_gradients(self.cache, plan, grads, None, occurrences)
                         if culprit < 0:
@@ -304,7 +304,7 @@ class TableStack(CachedTier):
             is_accepted = self.bring(plan, 0, -1)
         if not is_accepted:
             with self.lock:
-                raise self._capacity_error(plan.unique_keys)
+                raise self.capacity_error(plan.unique_keys)
 
     def plan_of(self, keys: Keys) -> BatchPlan:
         """A plan of these keys; that of the last pull if it was of the same. Under the lock."""
@@ -558,7 +558,7 @@ class TableStack(CachedTier):
                     count = (count + 1) // 2
                 elif smallest > 1 or not self.make_room():
                     with self.lock:
-                        raise self._capacity_error(plan.unique_keys[first : first + count])
+                        raise self.capacity_error(plan.unique_keys[first : first + count])
         except BaseException as error:
             if first:
                 error.add_note(f"the first {first} of {num_unique} keys of this call {done}")
@@ -585,7 +585,7 @@ class TableStack(CachedTier):
         if culprit >= 0:
             raise non_finite(self.name, int(plan.unique_keys[culprit]))
 
-    def _capacity_error(self, keys: Keys) -> CapacityError:
+    def capacity_error(self, keys: Keys) -> CapacityError:
         """For distinct keys that were refused. Under the lock."""
         assert_held(self.lock)
         cache, keys = self.cache, on_host(keys)

@@ -62,7 +62,7 @@ class HostDevice:
     """Keeps the contract of hps/gpu_cache/device.py on host memory.
 
     Args:
-        budget: bytes that `empty` gives at once; None is any number.
+        budget: bytes that `empty` and `empty_pinned` give at once; None is any number.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -81,8 +81,7 @@ class HostDevice:
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         """As Device.empty."""
-        if self.budget is not None and num_bytes > self.budget:
-            raise ConfigError(f"{num_bytes} bytes were requested, {self.budget} are free")
+        self._refuse(num_bytes)
         memory = torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
         with self._lock:
             self._held.append(memory)
@@ -90,7 +89,12 @@ class HostDevice:
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         """As Device.empty_pinned."""
+        self._refuse(num_bytes)
         return torch.full((num_bytes,), _GARBAGE, dtype=torch.uint8)
+
+    def _refuse(self, num_bytes: int) -> None:
+        if self.budget is not None and num_bytes > self.budget:
+            raise ConfigError(f"{num_bytes} bytes were requested, {self.budget} are free")
 
     def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
         """As Device.launch."""

@@ -51,7 +51,14 @@ def test_every_order_takes_the_slots_and_bits_of_the_host_build(grid: Grid, orde
     assert stats["evictions"] and stats["write_backs"], stats
     pair.finish()
     launched = {name for name, _ in device.launches}
-    assert {"PlaceKey", "PlaceBucket", "CommitEntry", "SumRun", "ApplyRowWiseAdagrad"} <= launched
+    assert {
+        "PlaceKey",
+        "PlaceFirst",
+        "PlaceVictimSecond",
+        "CommitEntry",
+        "SumRun",
+        "ApplyRowWiseAdagrad",
+    } <= launched
 
 
 def deduplicate(device: GridDevice, **changes: Any) -> Any:

@@ -48,9 +48,9 @@ def test_a_count_that_changes_is_told_with_its_place() -> None:
     verbs["training: pool"]["waits"] = 1
     changed["10"]["misses, full"]["kernels"]["FillRow"] -= 1
     assert [line.partition(";")[0] for line in differences(record, changed, RENEW)] == [
-        "1 / all hits / verbs / copy: look_up / launches grew from 9 to 10",
+        "1 / all hits / verbs / copy: look_up / launches grew from 7 to 8",
         "1 / all hits / verbs / training: pool / waits grew from 0 to 1",
-        "10 / misses, full / kernels / FillRow fell from 10 to 9",
+        "10 / misses, full / kernels / FillRow fell from 1 to 0",
     ]
 
 

@@ -205,7 +205,6 @@ CROSSING = {
     "Arena.__init__ in SumsArena.__init__": "its sums",
     "Failures.__init__": "the flag",
     "the caller": "gradients",
-    "DeviceCache._queue_reserve": "victims",
 }
 
 

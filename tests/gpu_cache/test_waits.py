@@ -17,7 +17,7 @@ from hps.tiers.top_tier import TableStack
 from tests.gpu_cache.step_counts import CountedSteps, Sums, read_record
 
 LOOK_UP, ANSWER = "DeviceCache.end_find", "DeviceCache.end_reserve"
-_SECONDS = 20.0
+SECONDS = 20.0
 
 
 class Full:
@@ -81,7 +81,7 @@ def test_a_pinned_batch_is_pooled_and_released_while_another_is_waited_for(
         held.release()
 
     def go_on() -> None:
-        _, results = in_thread(train, _SECONDS)
+        _, results = in_thread(train, SECONDS)
         done.extend(results)
 
     seen = full.at(place, go_on)
@@ -96,7 +96,7 @@ def test_rows_on_their_way_down_are_found_while_their_reserve_is_waited_for(full
     seen = full.at(ANSWER, lambda: asked.append(in_thread(full.holds_all, 0.3)))
     with full.pin(full.steps.new_keys()):
         [(thread, results)] = asked
-        thread.join(_SECONDS)
+        thread.join(SECONDS)
         assert seen and results == [True], "a stored row was not found"
     assert full.holds_all()
 
@@ -113,10 +113,10 @@ def test_slots_that_move_after_the_look_up_are_looked_up_again(full: Full) -> No
             cache.abandon(other)
 
     seen = full.at(LOOK_UP, take_back)
-    launches = full.steps.device.kernels["BeginFind"]
+    launches = full.steps.device.kernels["FindSlot"]
     keys = full.steps.new_keys()
     with full.pin(keys) as rows:
-        assert seen and full.steps.device.kernels["BeginFind"] == launches + 3
+        assert seen and full.steps.device.kernels["FindSlot"] == launches + 3
         assert np.array_equal(np.sort(rows.unique_keys()), np.unique(keys))
     assert full.holds_all()
 
@@ -133,15 +133,21 @@ def test_what_was_found_is_not_believed_once_a_reserve_is_queued(full: Full) -> 
 
 
 def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> None:
-    """A look-up of all tables comes before their turns, if a row is missing: other batches may come
-    between."""
+    """A look-up of all tables comes before their turns: other batches may come between."""
     name, queued, known = full.stack.name, full.server.queued, full.known[-40:]
     expected = full.server.pull(name, known).copy()
     keys = np.append(known, full.steps.new_keys()[:1])
-    pin = queued.pinning({name: keys})
-    for _ in range(12):
-        full.steps.step(full.steps.new_keys())
-    assert (full.stack.cache.contains(known) == 0).any(), "no row has left"
+    left = []
+
+    def go_on() -> None:
+        for _ in range(12):
+            full.steps.step(full.steps.new_keys())
+        left.append((full.stack.cache.contains(known) == 0).any())
+
+    seen = full.at(LOOK_UP, go_on)
+    with full.steps.device.counting("copy"):
+        pin = queued.pinning({name: keys})
+    assert seen and left == [True], "no row has left"
     with pin(name, keys) as rows:
         assert np.array_equal(rows.gather()[:-1], expected)
     assert full.holds_all()
@@ -232,8 +238,7 @@ def test_pins_that_come_with_a_look_up_of_all_tables_count_towards_the_255(full:
     name, queued, key = full.stack.name, full.server.queued, full.known[-1:]
     held = [queued.pinning({name: key})(name, key) for _ in range(255)]
     assert full.stack.cache.pins == 255
-    pin = queued.pinning({name: key})
     with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
-        pin(name, key)
+        queued.pinning({name: key})
     queued.release(held)
     assert full.stack.cache.pins == 0

@@ -39,6 +39,10 @@ using grid::NoteAccess;
     return __atomic_compare_exchange_n(at, expected, wanted, false, __ATOMIC_RELAXED,            \
                                        __ATOMIC_RELAXED);                                        \
   }                                                                                              \
+  T __tsan_atomic##bits##_exchange(volatile T* at, T value, int) {                               \
+    NoteAccess(kAtomic, const_cast<T*>(at), sizeof(T), HPS_PLACE);                               \
+    return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);                                     \
+  }                                                                                              \
   HPS_CHANGE(bits, T, fetch_add)                                                                 \
   HPS_CHANGE(bits, T, fetch_sub)                                                                 \
   HPS_CHANGE(bits, T, fetch_or)                                                                  \

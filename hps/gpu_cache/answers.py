@@ -1,0 +1,62 @@
+"""Answers: what a device tells the host of a reserve of several tables, where it writes it.
+
+Above it: device_plan.py, device_reserve.py. Below it: device.py; CommitEntry of
+csrc/gpu_cache/reserve_kernels.h, which writes.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hps.common.arrays import HostArray
+from hps.gpu_cache.device import Device, DeviceEvent
+from hps.gpu_cache.device_sums import starts_of
+
+_NUMBERS_BYTES = 256  # at least, of a table's numbers; what follows is as aligned
+_ALIGNMENT = 16  # of row images
+
+
+class Answers:
+    """What kernels tell the host of a reserve: numbers, missing keys and victims of each table, in
+    one piece of pinned memory, which they write to.
+
+    Args:
+        device: of the caches.
+        tables: missing keys of each, and bytes of a row.
+
+    Work that is queued has the addresses: the memory is kept until that is done.
+    """
+
+    def __init__(self, device: Device, tables: Sequence[tuple[int, int]]) -> None:
+        self._device = device
+        self._event: DeviceEvent | None = None
+        sizes = [
+            (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * row_bytes)
+            for count, row_bytes in tables
+        ]
+        starts = starts_of([size for of_table in sizes for size in of_table])
+        self._missing = [count for count, _ in tables]
+        self._parts = [starts[at : at + 4] for at in range(0, len(starts) - 1, 3)]
+        self._host = device.empty_pinned(starts[-1])
+        base = self._host.data_ptr()
+        names = ("told", "told_keys", "victims")
+        self.addresses = {
+            name: [base + part[at] for part in self._parts] for at, name in enumerate(names)
+        }
+
+    def are_queued(self) -> None:
+        """The kernels that tell have been queued."""
+        self._event = self._device.event()
+
+    def wait(self, table: int) -> tuple[HostArray, HostArray, HostArray]:
+        """Numbers, missing keys, and memory of victims, which may be more than there are: bytes.
+        Views of memory that lives as long as anyone holds them. Waits."""
+        assert self._event is not None, "nothing was queued"
+        self._event.synchronize()
+        array: HostArray = self._host.numpy()
+        numbers, keys, victims = (array[first:end] for first, end in pairwise(self._parts[table]))
+        size = self._device.args.dtype("BatchNumbers").itemsize
+        return numbers[:size], keys[: 8 * self._missing[table]], victims
+
+    def __del__(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()

@@ -1,0 +1,227 @@
+"""Missing rows of several tables of a device are brought together: all of a batch's or none.
+
+Above it: pytest. Below it: step_counts.py's server over the stand-in device, two tables of it; host
+memory that kernels write to.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hps
+from hps.contracts.table_verbs import OfTable
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
+from tests.gpu_cache.cache_pair import cache_options, capacity_of
+from tests.gpu_cache.host_device import HostDevice
+from tests.gpu_cache.step_counts import CountedSteps, Sums, read_record
+from tests.gpu_cache.test_waits import SECONDS, in_thread
+
+LOOK_UP, ANSWER = "DeviceCache.end_find", "DeviceBatch.end_reserve"
+
+
+class Two:
+    """Two tables whose slots all hold dirty rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.steps = CountedSteps(path, 2)
+        self.server = self.steps.server
+        self.stacks = list(self.server.parts.tables.stacks.values())
+        self.lock = self.server.parts.tables.lock
+        while self.steps.next_key < 2 * self.stacks[0].cache.capacity_rows:
+            self.steps.step(self.steps.new_keys())
+        self.known = np.arange(self.steps.next_key, dtype=np.uint64)
+
+    def pin(self, *keys: Any) -> dict[str, Any]:
+        """Keys of each table, in the contrary of the server's order."""
+        of_tables = dict(reversed(list(zip(self.steps.names, keys, strict=True))))
+        queued = self.server.queued
+        assert queued is not None
+        with self.steps.device.counting("copy"):
+            pin = queued.pinning(of_tables)
+            return {name: pin(name, own) for name, own in of_tables.items()}
+
+    def at(self, place: str, work: Callable[[], object]) -> list[str]:
+        """`work` is done once, before the next wait at a place; returns where that was, later."""
+        seen: list[str] = []
+
+        def before(where: str) -> None:
+            if place in where and not seen:
+                seen.append(where)
+                work()
+
+        self.steps.device.before_wait = before
+        return seen
+
+    def state(self) -> list[Any]:
+        """Pins, dirty rows and rows on their way of each table, and which keys are stored."""
+        with self.lock:
+            return [
+                (one.cache.pins, one.cache.num_dirty, one.moving, one.contains(self.known).tolist())
+                for one in self.stacks
+            ]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    made = Two(tmp_path / "store")
+    with made.server:
+        yield made
+
+
+def test_the_turns_of_all_tables_are_held_while_their_answer_is_waited_for(two: Two) -> None:
+    held = []
+    seen = two.at(ANSWER, lambda: held.append([one.turn.is_mine for one in two.stacks]))
+    rows = two.pin(two.steps.new_keys(), two.steps.new_keys())
+    assert len(seen) == 1 and held == [[True, True]]
+    assert not any(one.turn.is_mine for one in two.stacks)
+    for one in rows.values():
+        one.release()
+
+
+def test_turns_are_taken_in_the_order_of_the_server(two: Two) -> None:
+    """Else two who take several could wait for each other."""
+    first, second = two.stacks
+    keys = two.steps.new_keys(), two.steps.new_keys()
+    with first.turn:
+        thread, results = in_thread(lambda: two.pin(*keys), 0.0)
+        while first.turn.num_asking < 2:
+            thread.join(0.01)
+        assert second.turn.num_asking == 0, "a turn is held by who waits for an earlier one"
+    thread.join(SECONDS)
+    [rows] = results
+    for one in rows.values():
+        one.release()
+
+
+def test_rows_on_their_way_are_not_pinned_by_the_look_up_of_another_batch(two: Two) -> None:
+    keys, other = two.steps.new_keys(), []
+    at_once = []
+
+    def pin_too() -> None:
+        other.append(in_thread(lambda: two.pin(keys, keys), 0.3))
+        at_once.append(list(other[0][1]))
+
+    seen = two.at(ANSWER, pin_too)
+    mine = two.pin(keys, keys)
+    assert seen and at_once == [[]], "rows that have not arrived were pinned"
+    thread, results = other[0]
+    thread.join(SECONDS)
+    [rows] = results
+    for name in two.steps.names:
+        assert np.array_equal(mine[name].gather(), rows[name].gather())
+    for one in (*mine.values(), *rows.values()):
+        one.release()
+    assert [one.cache.pins for one in two.stacks] == [0, 0]
+
+
+def test_one_table_that_is_refused_takes_back_what_the_others_were_given(two: Two) -> None:
+    before = two.state()
+    assert all(all(stored) for *_, stored in before)
+    too_many = np.arange(10**6, 10**6 + two.stacks[1].cache.capacity_rows + 1, dtype=np.uint64)
+    with pytest.raises(hps.CapacityError, match=r"'table1'.*cannot be pinned at once"):
+        two.pin(two.steps.new_keys(), too_many)
+    assert two.state() == before
+    for one in two.pin(two.steps.new_keys(), two.steps.new_keys()).values():
+        one.release()
+
+
+def test_a_look_up_that_is_out_of_date_in_one_table_is_done_again_in_that_one(two: Two) -> None:
+    other, here = two.stacks[1].cache, two.known[-30:]
+
+    def take_back() -> None:
+        with two.lock:
+            plan = other.make_plan(here, None)
+            other.find(plan, 0, -1)
+            assert other.reserve(plan)
+            other.abandon(plan)
+
+    keys = two.steps.new_keys(), two.steps.new_keys()
+    seen = two.at(LOOK_UP, take_back)
+    two.steps.device.launches.clear()
+    rows = two.pin(*keys)
+    finds = [count for name, count in two.steps.device.launches if name == "FindSlot"]
+    assert seen and finds == [2 * len(keys[0]), len(here), len(np.unique(keys[1]))], finds
+    for name, own in zip(two.steps.names, keys, strict=True):
+        assert np.array_equal(np.sort(rows[name].unique_keys()), np.unique(own))
+        rows[name].release()
+    assert all(all(stored) for *_, stored in two.state())
+
+
+@pytest.mark.parametrize("place", [LOOK_UP, ANSWER])
+def test_an_interrupt_leaves_no_pin_in_any_table(two: Two, place: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    before = two.state()
+    two.at(place, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        two.pin(two.steps.new_keys(), two.steps.new_keys())
+    assert two.state() == before
+    assert not any(one.turn.is_mine for one in two.stacks)
+
+
+def test_a_tier_below_that_fails_leaves_no_pin_in_any_table(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise hps.StoreError("the disk is gone")
+
+    before = two.state()
+    with monkeypatch.context() as patched:
+        patched.setattr(two.stacks[1].below, "fetch", fail)
+        with pytest.raises(hps.StoreError, match="the disk is gone"):
+            two.pin(two.steps.new_keys(), two.steps.new_keys())
+    assert two.state() == before
+
+
+def test_tables_that_lack_nothing_are_pinned_by_their_look_up(two: Two) -> None:
+    device, known = two.steps.device, two.known[-30:]
+    device.launches.clear()
+    rows = two.pin(known, two.steps.new_keys())
+    kernels = dict(device.launches)
+    assert kernels["Pin"] == len(np.unique(two.steps.new_keys())), "a table was pinned twice"
+    assert [one.cache.pins for one in two.stacks] == [len(known), len(np.unique(known)) + 18]
+    for one in rows.values():
+        one.release()
+    assert [one.cache.pins for one in two.stacks] == [0, 0]
+
+
+def test_a_look_up_that_has_pinned_is_taken_back_before_it_was_waited_for(two: Two) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    two.at(LOOK_UP, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        two.pin(two.known[-30:], two.known[-30:])
+    assert [one.cache.pins for one in two.stacks] == [0, 0]
+
+
+@pytest.mark.parametrize("tables", [1, 10, 26])
+def test_launches_and_waits_of_a_step_do_not_grow_with_its_tables(tables: int) -> None:
+    record = read_record()
+    for case, most, waits in (
+        ("all hits", 19, 2),
+        ("misses, full", 24, 3),
+        ("misses, filling", 28, 3),
+    ):
+        counts = Sums.of(record[str(tables)][case]).counts
+        assert counts["launches"] <= most and counts["waits"] <= waits, (case, counts)
+
+
+def test_memory_of_the_host_that_kernels_write_to_is_kept_until_they_have() -> None:
+    device, optimizer = HostDevice(), hps.SGD()
+    options = cache_options(optimizer, 8, capacity_of(optimizer, 8, 2))
+    cache: Any = DeviceCache(device, Failures(device), options)
+    plan = cache.make_plan(np.arange(60, dtype=np.uint64), None)
+    cache.find(plan, 0, -1)
+    assert plan.num_missing == 60
+    assert cache.together.begin_reserve([OfTable(cache, plan)])
+    assert device.num_done < device.num_queued
+    del plan
+    gc.collect()
+    assert device.num_done == device.num_queued, "the memory was given back before"
