@@ -197,7 +197,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
         open_reader(log, tables=tables_of(["C1"], ["C1"]), config=config)
     with pytest.raises(hps.ConfigError, match="has no dense values"):
         open_reader(log, tables=tables_of(None), config=ReaderConfig(format="libsvm", dense=1))
-    with pytest.raises(hps.DataError, match="too few.*--dense"):
+    with pytest.raises(hps.DataError, match=r"too few.*--dense"):
         open_reader(log, tables=tables_of(None), config=ReaderConfig(format="criteo", dense=50))
 
 
