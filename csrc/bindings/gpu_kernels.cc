@@ -124,7 +124,7 @@ HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbe
              period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
              refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
-HPS_DESCRIBE(RankedFlags, words, sums);
+HPS_DESCRIBE(RankedFlags, words, sums, ranks);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);

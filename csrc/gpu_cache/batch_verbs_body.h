@@ -96,13 +96,14 @@ int64_t GpuCacheOver<Launcher>::Find(GpuPlan* plan, int64_t first, int64_t count
   HPS_CHECK(plan->state != GpuPlan::State::kReserved && plan->state != GpuPlan::State::kPinned);
   const int64_t size = count < 0 ? plan->num_unique() - first : count;
   HPS_CHECK(first >= 0 && size >= 0 && first + size <= plan->num_unique());
-  plan->PrepareFind(size);
+  plan->PrepareFind(size, Launcher::kRanksWords);
   const FindArgs args = {args_, plan->batch(), first, count, size};
   const int64_t num_words = NumFlagWords(size);
   launcher.any(
       std::max<int64_t>(1, size), [args](auto group, int64_t i) { FindSlotOne(group, args, i); },
       [args](int64_t i) { AskForCandidates(args, i); },
       [args](int64_t i) { AskForBucket(args, i); });
+  RankFlags(args.batch.missing_flags, size);
   launcher.any(std::max<int64_t>(1, num_words),
                [args](auto group, int64_t i) { ListMissingOne(group, args, i); });
   launcher.any(std::max(num_words, args_.clock->num_swept),
@@ -151,7 +152,7 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   const bool is_found =
       plan->state == GpuPlan::State::kFound || plan->state == GpuPlan::State::kResolved;
   HPS_CHECK(is_found && plan->epoch == epoch_);
-  plan->PrepareReserve();
+  plan->PrepareReserve(Launcher::kRanksWords);
   const int64_t num_missing = plan->num_missing();
   const int64_t num_items = std::max<int64_t>(1, num_missing);
   ReserveArgs args = {args_, plan->batch(), num_items, nullptr, nullptr, nullptr};
@@ -162,6 +163,7 @@ bool GpuCacheOver<Launcher>::Reserve(GpuPlan* plan) {
   plan->epoch = epoch_;
   plan->state = GpuPlan::State::kKeys;  // what is refused is looked up again
   const bool is_refused = IsRefused(plan->numbers());
+  RankFlags(args.batch.victims, num_missing);
   if (!is_refused) {
     const int64_t num_victims = CountFlags(HostGroup{}, args.batch.victims, num_missing);
     try {

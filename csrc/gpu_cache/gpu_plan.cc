@@ -41,9 +41,10 @@ void GpuPlan::SetNumUnique(int64_t num_unique) {
   numbers_.num_unique = num_unique;
 }
 
-void GpuPlan::PrepareFind(int64_t count) {
+void GpuPlan::PrepareFind(int64_t count, bool ranks_words) {
   const int64_t words = NumFlagWords(count), sums = NumFlagSums(count);
-  batch_.missing_flags = {missing_words_.Reserve(words), missing_sums_.Reserve(sums)};
+  batch_.missing_flags = {missing_words_.Reserve(words), missing_sums_.Reserve(sums),
+                          ranks_words ? missing_word_ranks_.Reserve(words + 1) : nullptr};
   std::fill_n(batch_.missing_flags.words, words, 0);
   std::fill_n(batch_.missing_flags.sums, sums, 0);
   batch_.missing = missing_.Reserve(count);
@@ -64,7 +65,7 @@ void GpuPlan::PrepareFresh() {
   if (num_unique() > 0) std::memset(fresh_.withheld, 0, static_cast<size_t>(num_unique()));
 }
 
-void GpuPlan::PrepareReserve() {
+void GpuPlan::PrepareReserve(bool ranks_words) {
   const int64_t count = num_missing();
   batch_.pinned = pinned_.Reserve(num_unique());
   batch_.reservations = reservations_.Reserve(count);
@@ -72,8 +73,9 @@ void GpuPlan::PrepareReserve() {
   batch_.links = links_.Reserve(count);
   batch_.other_links = other_links_.Reserve(count);
   batch_.entries = entries_.Reserve(count);
-  batch_.victims = {victim_words_.Reserve(NumFlagWords(count)),
-                    victim_sums_.Reserve(NumFlagSums(count))};
+  const int64_t words = NumFlagWords(count);
+  batch_.victims = {victim_words_.Reserve(words), victim_sums_.Reserve(NumFlagSums(count)),
+                    ranks_words ? victim_word_ranks_.Reserve(words + 1) : nullptr};
 }
 
 }  // namespace hps

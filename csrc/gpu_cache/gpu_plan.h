@@ -39,8 +39,9 @@ class GpuPlan {
   // There are so many distinct keys.
   void SetNumUnique(int64_t num_unique);
   // Makes room to look up `count` keys; to reserve for those missing; for sums of `dim` floats.
-  void PrepareFind(int64_t count);
-  void PrepareReserve();
+  // Flags are ranked by their words, if that is wanted, else by sums.
+  void PrepareFind(int64_t count, bool ranks_words = false);
+  void PrepareReserve(bool ranks_words = false);
   float* ReserveSums(int64_t dim) { return sums_.Reserve(num_unique() * dim); }
   // Of narrow rows' weights as floats, [N, dim].
   float* ReserveWide(int64_t dim) { return wide_.Reserve(num_unique() * dim); }
@@ -106,7 +107,7 @@ class GpuPlan {
   Array<uint8_t> withheld_;
   bool has_clicks_ = false;
   bool is_alone_ = false;
-  Array<uint32_t> missing_words_, missing_sums_;
+  Array<uint32_t> missing_words_, missing_sums_, missing_word_ranks_, victim_word_ranks_;
   Array<uint32_t> links_, other_links_, entries_, victim_words_, victim_sums_;
   Array<int64_t> slots_;
   Array<uint8_t> pinned_, emptier_, victims_;

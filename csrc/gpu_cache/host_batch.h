@@ -23,6 +23,18 @@ inline void SumUp(int32_t* ranks, int64_t count) {
   for (int64_t i = 0; i < count; ++i) ranks[i] = sum += ranks[i];
 }
 
+// Adds up the flags of `num_items` items, where the host does that.
+inline void RankFlags(const RankedFlags& flags, int64_t num_items) {
+  if (flags.ranks == nullptr) return;
+  uint32_t rank = 0;
+  const int64_t num_words = NumFlagWords(num_items);
+  for (int64_t word = 0; word < num_words; ++word) {
+    flags.ranks[word] = rank;
+    rank += static_cast<uint32_t>(CountBits(flags.words[word]));
+  }
+  flags.ranks[num_words] = rank;
+}
+
 // The distinct keys of keys[count], in order of first occurrence, and the id of each occurrence.
 inline void NumberKeys(const HostLauncher& launcher, const uint64_t* keys, int64_t count,
                        GpuPlan* plan) {

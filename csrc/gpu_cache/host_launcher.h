@@ -26,6 +26,8 @@ struct Nothing {
 
 class HostLauncher {
  public:
+  static constexpr bool kRanksWords = true;  // flags are added up between two launches
+
   explicit HostLauncher(ThreadPool* pool) : pool_(pool), key_loops_(ChooseKeyLoops("auto")) {}
 
   template <class Body, class Near = Nothing, class Far = Nothing>

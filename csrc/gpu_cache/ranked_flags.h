@@ -17,6 +17,9 @@ inline constexpr int64_t kFlagsASum = 2048;
 struct RankedFlags {
   uint32_t* words;  // [ceil(n / kFlagsAWord)] a bit an item
   uint32_t* sums;   // [ceil(n / kFlagsASum)] flags that are set in each block
+  // [words + 1] flags set below each word, and in all, added up between two launches: the host's,
+  // which needs no sums then. Null on a device.
+  uint32_t* ranks;
 };
 
 inline namespace HPS_BUILD {
@@ -37,12 +40,13 @@ HPS_HD void ClearFlags(const RankedFlags& flags, int64_t i, int64_t num_items) {
 // Sets an item's flag, which is not set.
 HPS_HD void SetFlag(const RankedFlags& flags, int64_t i) {
   AtomicAdd(flags.words + i / kFlagsAWord, uint32_t{1} << (i % kFlagsAWord));
-  AtomicAdd(flags.sums + i / kFlagsASum, uint32_t{1});
+  if (flags.ranks == nullptr) AtomicAdd(flags.sums + i / kFlagsASum, uint32_t{1});
 }
 
 // Flags set below the first item of a word.
 template <class Group>
 HPS_HD int64_t FlagsBeforeWord(Group group, const RankedFlags& flags, int64_t word) {
+  if (flags.ranks != nullptr) return flags.ranks[word];
   constexpr int64_t kWordsASum = kFlagsASum / kFlagsAWord;
   const int64_t block = word / kWordsASum;
   const uint32_t* const words = flags.words + block * kWordsASum;
@@ -64,6 +68,7 @@ HPS_HD int64_t FlagsBefore(Group group, const RankedFlags& flags, int64_t i) {
 // Flags set of `num_items` items.
 template <class Group>
 HPS_HD int64_t CountFlags(Group group, const RankedFlags& flags, int64_t num_items) {
+  if (flags.ranks != nullptr) return flags.ranks[NumFlagWords(num_items)];
   const uint32_t* const sums = flags.sums;
   return group.total(NumFlagSums(num_items), [=](int64_t k) { return sums[k]; });
 }

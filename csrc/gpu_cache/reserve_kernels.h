@@ -249,7 +249,7 @@ HPS_HD void SettleReserve(Group group, const ReserveArgs& args, bool is_refused)
   const int64_t num_victims =
       is_refused ? 0 : CountFlags(group, args.batch.victims, numbers.num_missing);
   group.elect([&] {
-    numbers.refused = is_refused;
+    AtomicStore(&numbers.refused, uint32_t{is_refused});  // others look, and know it already
     numbers.num_victims = num_victims;
     if (args.told != nullptr) *args.told = numbers;
     if (is_refused) return Count(args.cache, kCountRefusals, 0, 1);
@@ -261,7 +261,7 @@ HPS_HD void SettleReserve(Group group, const ReserveArgs& args, bool is_refused)
 
 // What keys of a window have no slot, or none that they may pin.
 HPS_HD bool IsRefused(const BatchNumbers& numbers) {
-  return numbers.refused || numbers.open[kNumRounds];
+  return AtomicLoad(&numbers.refused) || numbers.open[kNumRounds];
 }
 
 // i: below bound. Moves a dirty victim to the buffer, then writes the new key into the header; or

@@ -29,6 +29,8 @@ namespace hps {
 template <int kSize>
 class SimtLauncher {
  public:
+  static constexpr bool kRanksWords = false;  // as a device
+
   SimtLauncher() : any_(std::make_shared<simt::Warp>(kSize)), rows_(MakeRowWarp()) {}
 
   template <class Body, class... Ahead>

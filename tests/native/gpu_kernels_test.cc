@@ -55,6 +55,36 @@ void LanesSeeWhatTheHostSees() {
   }
 }
 
+// Flags of several blocks, set in any order; cleared by fewer calls than there are items.
+template <int kSize>
+void FlagsAreRankedAlikeByLanesAndTheHost() {
+  constexpr int64_t kItems = 2 * kFlagsASum + 1000;
+  std::mt19937_64 random(kSize);
+  std::vector<uint32_t> words(NumFlagWords(kItems), 7), sums(NumFlagSums(kItems), 7);
+  const RankedFlags flags = {words.data(), sums.data(), nullptr};
+  for (int64_t i = 0; i < NumFlagWords(kItems); ++i) ClearFlags(flags, i, kItems);
+  std::vector<int64_t> set;
+  for (int64_t i = 0; i < kItems; ++i) {
+    if (random() % 3 == 0) set.push_back(i);
+  }
+  std::shuffle(set.begin(), set.end(), random);
+  for (const int64_t item : set) SetFlag(flags, item);
+  std::sort(set.begin(), set.end());
+  std::vector<uint32_t> ranks(words.size() + 1);
+  const RankedFlags ranked = {words.data(), nullptr, ranks.data()};
+  RankFlags(ranked, kItems);
+  simt::Warp warp(kSize);
+  const DeviceGroup<kSize> group;
+  HPS_CHECK(warp.Run(kItems, [&](int64_t i) {
+    const int64_t rank = std::lower_bound(set.begin(), set.end(), i) - set.begin();
+    HPS_CHECK(FlagsBefore(group, flags, i) == rank);
+    HPS_CHECK(FlagsBefore(HostGroup{}, ranked, i) == rank);
+  }));
+  const auto count = static_cast<int64_t>(set.size());
+  HPS_CHECK(warp.Run(1, [&](int64_t) { HPS_CHECK(CountFlags(group, flags, kItems) == count); }));
+  HPS_CHECK(CountFlags(HostGroup{}, ranked, kItems) == count);
+}
+
 // A window of memory that stands for one bucket of a table of 2^27 buckets.
 struct FarTable {
   static constexpr int64_t kBuckets = int64_t{1} << 27;
@@ -246,6 +276,8 @@ int main() {
   LanesSeeWhatTheHostSees<8>();
   LanesSeeWhatTheHostSees<16>();
   LanesSeeWhatTheHostSees<32>();
+  FlagsAreRankedAlikeByLanesAndTheHost<4>();
+  FlagsAreRankedAlikeByLanesAndTheHost<16>();
   TestSlotsPast32BitsAreFoundFilledAndUpdated();
   TestARefusedGradientStopsEveryUpdate();
   LabOptions options;
