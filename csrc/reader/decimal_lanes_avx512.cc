@@ -44,7 +44,8 @@ inline uint64_t NumDigits(uint64_t number) {
 }
 
 // As HashDecimal.
-__attribute__((always_inline)) inline uint64_t HashInLane(uint64_t bits, bool is_negative, uint64_t seed) {
+__attribute__((always_inline)) inline uint64_t HashInLane(uint64_t bits, bool is_negative,
+                                                          uint64_t seed) {
   const uint64_t magnitude = Pick(is_negative, 0 - bits, bits);
   const uint64_t upper = DividedByEight(magnitude), top = DividedByEight(upper);
   const uint64_t between = upper - top * kEight, bottom = magnitude - upper * kEight;
