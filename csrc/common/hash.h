@@ -11,6 +11,7 @@
 #include "common/key_hash.h"
 
 namespace hps {
+inline namespace HPS_BUILD {
 
 namespace xxh64 {
 
@@ -57,10 +58,13 @@ inline uint64_t TakeRest(uint64_t hash, uint64_t word, size_t size) {
   const uint64_t has_four = uint64_t{0} - (size >> 2 & 1);
   hash ^= (hash ^ TakeFour(hash, static_cast<uint32_t>(word))) & has_four;
   word >>= 32 & has_four;
-  for (size_t i = 0; i < 3; ++i, word >>= 8) {
+  const auto take_one_of = [&](size_t i) {  // no loop, which the compiler would put in no lane
     const uint64_t has_byte = uint64_t{0} - static_cast<uint64_t>(i < (size & 3));
-    hash ^= (hash ^ TakeOne(hash, static_cast<uint8_t>(word))) & has_byte;
-  }
+    hash ^= (hash ^ TakeOne(hash, static_cast<uint8_t>(word >> (8 * i)))) & has_byte;
+  };
+  take_one_of(0);
+  take_one_of(1);
+  take_one_of(2);
   return hash;
 }
 
@@ -110,4 +114,5 @@ inline uint64_t Xxh64(const void* data, size_t size, uint64_t seed) {
   return Finish(hash);
 }
 
+}  // namespace HPS_BUILD
 }  // namespace hps

@@ -184,13 +184,25 @@ struct ReserveRounds {
     return PlaceOfHash(cache.table.shape, MixKey(worker->keys[worker->missing[entry]]));
   }
 
+  // Asks for what taking a slot in a key's first bucket reads and writes.
+  void AskFor(int64_t entry) const {
+    const TableView& table = cache.table;
+    const int64_t slot = PlaceOf(entry).first * kBucketSlots;
+    __builtin_prefetch(table.digests + slot, 1);
+    __builtin_prefetch(table.pins + slot, 1);
+    __builtin_prefetch(table.marks + slot, 1);
+    __builtin_prefetch(table.marks + slot + kBucketSlots / 2, 1);
+  }
+
   bool IsPlaced(int64_t entry) const { return worker->slots[worker->missing[entry]] != kNoSlot; }
 
   // Offers pick(entry, place) -> slot to every key that has none yet; true if none is left.
   template <class Pick>
   bool Round(Pick pick) {
+    constexpr int64_t kAhead = 12;
     bool complete = true;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      if (entry + kAhead < worker->num_missing) AskFor(entry + kAhead);
       if (IsPlaced(entry)) continue;
       const KeyPlace place = PlaceOf(entry);
       const int64_t slot = pick(entry, place);
@@ -257,8 +269,13 @@ inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* row
                  const uint8_t* found, float lr) {
   const TableView& table = cache.table;
   const int64_t row_bytes = table.shape.row_bytes;
+  constexpr int64_t kAhead = 16;
   WithRowLanes(cache, [&](auto lanes) {
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      if (entry + kAhead < worker->num_missing) {
+        const int64_t later = worker->missing[entry + kAhead];
+        PrefetchRow<true>(RowAt(table, worker->slots[later]), row_bytes);
+      }
       const int64_t id = worker->missing[entry];
       uint8_t* row = RowAt(table, worker->slots[id]);
       if (found[entry]) {

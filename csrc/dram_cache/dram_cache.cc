@@ -15,6 +15,7 @@ namespace hps {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr int64_t kRowsAhead = 16;     // asked for before the first of them is written
 constexpr int64_t kTicksPerTurn = 64;  // the clock ticks once 1/64 of the slots were used
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -154,6 +155,7 @@ int64_t DramCache::Find(BatchPlan* plan, int64_t first, int64_t count) {
   HPS_CHECK(plan->state != BatchPlan::State::kReserved);
   HPS_CHECK(plan->state != BatchPlan::State::kPinned);
   HPS_CHECK(plan->state != BatchPlan::State::kEach);
+  if (first == 0 && count < 0 && IsLookedUp(*plan)) return plan->num_missing();
   plan->SetWindow(first, count < 0 ? plan->num_unique() - first : count);
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) { loops_->find(view_, worker); });
   return CountFound(plan);
@@ -195,6 +197,13 @@ int64_t DramCache::NumPinned(BatchPlan* plan) const {
     }
   });
   return num_pinned;
+}
+
+bool DramCache::IsLookedUp(const BatchPlan& plan) const {
+  if (plan.window_size() != plan.num_unique() || plan.epoch != epoch_) return false;
+  if (plan.state == BatchPlan::State::kFound) return true;
+  // What was missing of pinned rows that were released is here since.
+  return plan.state == BatchPlan::State::kResolved && plan.num_missing() == 0;
 }
 
 bool DramCache::IsCurrent(const BatchPlan& plan) const {
@@ -306,6 +315,9 @@ void DramCache::CommitReservations(BatchPlan* plan) {
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     uint8_t* dst = buffer + worker->result * row_bytes;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
+      if (entry + kRowsAhead < worker->num_missing) {  // Fill writes the rest of the row
+        __builtin_prefetch(RowAt(table, worker->reservations[entry + kRowsAhead].slot), 1);
+      }
       const Reservation& reservation = worker->reservations[entry];
       if (IsWrittenBack(reservation)) {
         std::memcpy(dst, RowAt(table, reservation.slot), static_cast<size_t>(row_bytes));

@@ -70,7 +70,8 @@ class DramCache {
   int64_t PullPooled(const uint64_t* keys, int64_t count, const BagsView& bags, BatchPlan* plan,
                      OutputValues out);
   // Looks up unique keys [first, first + count), all from `first` on if count is below 0: the
-  // plan's window from now on. Returns the missing.
+  // plan's window from now on. Returns the missing. A batch that was looked up, and of which no
+  // slot can have moved since, is not looked up again.
   int64_t Find(BatchPlan* plan, int64_t first, int64_t count);
   // Marks those of the plan's keys that are here as wanted: they give way only where all do. A mark
   // ends with the row's next use.
@@ -205,6 +206,7 @@ class DramCache {
   void AdvanceClock(int64_t num_used);
   void SweepBuckets();
   int64_t CountFound(BatchPlan* plan);
+  bool IsLookedUp(const BatchPlan& plan) const;  // all of it, and that is still so
   bool FindEach(const uint64_t* keys, int64_t count, const float* gradients, float lr,
                 BatchPlan* plan);
   int64_t FirstToOccur(BatchPlan* plan);

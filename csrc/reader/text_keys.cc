@@ -1,11 +1,13 @@
 // Hashes of Arrow's columns of text, and runs of bags joined. Above it: csrc/bindings/records.cc.
-// Below it: common/hash.h, decimal_hash.h.
+// Below it: common/hash.h, decimal_hash.h, decimal_lanes.h.
 #include "reader/text_keys.h"
 
 #include <cstring>
 
+#include "common/check.h"
 #include "common/hash.h"
 #include "reader/decimal_hash.h"
+#include "reader/decimal_lanes.h"
 
 namespace hps {
 namespace {
@@ -40,20 +42,23 @@ inline uint64_t HashValue(const NumberValues<Number>& values, size_t row) {
   return HashDecimal(values.numbers[row], values.seed);
 }
 
-template <typename Values>
-inline uint64_t HashOf(const Values& values, size_t row) {
-  // What a null is laid out as says nothing.
-  if (values.rule == MissingRule::kNone && IsNull(values, row)) {
-    return Xxh64(nullptr, 0, values.seed);
-  }
-  return HashValue(values, row);
-}
+// Where each value has a key. What a null is laid out as says nothing.
+inline uint64_t HashOfNull(const HashedColumn& values) { return Xxh64(nullptr, 0, values.seed); }
 
 template <typename Values>
 inline bool HasKey(const Values& values, size_t row) {
-  if (values.rule == MissingRule::kNone) return true;
   if (IsNull(values, row)) return false;
   return values.rule == MissingRule::kNull || !IsEmpty(values, row);
+}
+
+template <typename Offset>
+void HashValues(const TextValues<Offset>& values, uint64_t* keys) {
+  for (size_t row = 0; row < values.num_rows; ++row) keys[row] = HashValue(values, row);
+}
+
+template <typename Number>
+void HashValues(const NumberValues<Number>& values, uint64_t* keys) {
+  HashDecimals(values.numbers, values.num_rows, values.seed, keys);
 }
 
 }  // namespace
@@ -80,15 +85,20 @@ bool AnyWithoutKey(const Values& values) {
 
 template <typename Values>
 void HashEach(const Values& values, uint64_t* keys) {
-  for (size_t row = 0; row < values.num_rows; ++row) keys[row] = HashOf(values, row);
+  HashValues(values, keys);
+  if (values.rule != MissingRule::kNone || values.validity == nullptr) return;
+  for (size_t row = 0; row < values.num_rows; ++row) {
+    if (IsNull(values, row)) keys[row] = HashOfNull(values);
+  }
 }
 
 template <typename Values>
 size_t HashPresent(const Values& values, uint64_t* keys, int64_t* offsets) {
+  HPS_CHECK(values.rule != MissingRule::kNone);
   size_t count = 0;
   offsets[0] = 0;
   for (size_t row = 0; row < values.num_rows; ++row) {
-    if (HasKey(values, row)) keys[count++] = HashOf(values, row);
+    if (HasKey(values, row)) keys[count++] = HashValue(values, row);
     offsets[row + 1] = static_cast<int64_t>(count);
   }
   return count;

@@ -2,7 +2,7 @@
 // and a bit for each that says whether it is there; of a column of whole numbers, as if each were
 // its decimal text. And bags of keys put one after the other.
 //
-// Above it: csrc/bindings/records.cc (hps/reader/columns.py). Below it: decimal_hash.h,
+// Above it: csrc/bindings/records.cc (hps/reader/columns.py). Below it: decimal_lanes.h,
 // common/hash.h. Thread-safe: nothing here has state. Nothing is read outside of what a view says
 // it holds.
 #pragma once
@@ -55,7 +55,8 @@ template <typename Values>
 void HashEach(const Values& values, uint64_t* keys);
 
 // Writes the keys of those that have one to `keys` [at most num_rows], and to `offsets`
-// [num_rows + 1] how many there are before each value. Returns how many there are.
+// [num_rows + 1] how many there are before each value. Returns how many there are. Not by
+// MissingRule::kNone, by which each value has a key.
 template <typename Values>
 size_t HashPresent(const Values& values, uint64_t* keys, int64_t* offsets);
 

@@ -1,7 +1,7 @@
 """RowOptimizer: applies the row gradients that backward collected, as a torch.optim.Optimizer.
 
 Above it: the user's training loop, learning rate schedulers, torch.amp.GradScaler. Below it:
-`hps.nn.gradients` (what is pending) and `RowServer.apply` (all tables or none).
+`hps.nn.gradients` (what is pending), `RowServer.apply` (all tables or none), `hps.nn.step_hooks`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from hps.common.field_checks import require_number
 from hps.errors import ConfigError, NonFiniteError
 from hps.nn.grad_scaler import on_any_rank
 from hps.nn.gradients import PendingGradients, pending_of
+from hps.nn.step_hooks import with_hooks
 
 if TYPE_CHECKING:
     from hps.contracts.joint import JointUpdate
@@ -102,6 +103,7 @@ class RowOptimizer(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @with_hooks
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Applies what is pending: once a key, all tables or none; then nothing is pending.
 

@@ -246,6 +246,28 @@ void TestGrowthsAreCounted() {
   HPS_CHECK(lab.cache->num_growths() > growths && lab.cache->memory_bytes() > before);
 }
 
+void TestABatchIsLookedUpAgainOnlyWhereSlotsMayHaveMoved() {
+  Lab lab(2);
+  DramCache& cache = *lab.cache;
+  lab.Store(KeysFrom(0, 1000));
+  const Keys keys = KeysFrom(500, 1000);
+  BatchPlan plan;
+  cache.MakePlan(keys.data(), SizeOf(keys), &plan);
+  HPS_CHECK(cache.Find(&plan, 0, -1) == 500);
+  const int64_t misses = cache.counters().misses;
+  HPS_CHECK(cache.Find(&plan, 0, -1) == 500 && cache.counters().misses == misses);
+  lab.Store(KeysFrom(1000, 200));
+  const int64_t later = cache.counters().misses;
+  HPS_CHECK(cache.Find(&plan, 0, -1) == 300 && cache.counters().misses == later + 300);
+  HPS_CHECK(cache.Reserve(&plan));
+  lab.Fill(&plan);
+  cache.Release(&plan);
+  HPS_CHECK(cache.Find(&plan, 0, -1) == 0);
+  uint8_t presence = 0;
+  HPS_CHECK(cache.Erase(keys.data(), 1, &presence).ok());
+  HPS_CHECK(cache.Find(&plan, 0, -1) == 1);
+}
+
 }  // namespace
 }  // namespace hps
 
@@ -256,6 +278,7 @@ int main() {
   hps::TestRowsThatWouldNotFitALargerTableStay();
   hps::TestRowsWhoseFirstBucketIsFullGoToTheirSecond();
   hps::TestGrowthsAreCounted();
+  hps::TestABatchIsLookedUpAgainOnlyWhereSlotsMayHaveMoved();
   std::puts("table_growth_test: all passed");
   return 0;
 }
