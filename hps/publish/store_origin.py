@@ -38,7 +38,8 @@ class StoreOrigin:
         """As Origin."""
         kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
         if kept and known is not None and known.created == source["created"]:
-            return known
+            if known.folder == after.folder:  # else a copy of the store has taken its place
+                return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
     def pin(self, checkpoint: Source, name: str) -> None:
