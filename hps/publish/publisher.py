@@ -9,8 +9,9 @@ or what an update has left as it was, is in no delta.
 import hashlib
 import os
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, Self
 
@@ -133,22 +134,16 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
-        # First, so that it is still there by the time that the version is. What the newest version
-        # is of comes before it, where an attempt that failed has taken the name from it: of those
-        # that had the name the last two are kept.
-        if before is not None and self._pinned != before.created:
-            self._origin.pin(before, self.pin)
-        self._pinned = None
-        self._origin.pin(after, self.pin)
-        self._pinned = after.created
         try:
-            follows = newest if before is not None else None
-            version = work.make(follows, before, self._wants_base(newest, before))
+            with self._pinning(before, after) as pinned:
+                follows = newest if before is not None else None
+                version = work.make(follows, before, self._wants_base(newest, before))
+                pinned()
         except BaseException:
             work.drop()
             raise
         try:
-            _commit(self._destination, version)
+            _commit(self._destination, version, work.names)
         except TakenError:  # after any other error it may have come to be
             work.drop()
             raise
@@ -159,6 +154,26 @@ class Publisher(Generic[C]):
             not_removed = str(error)
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None, "not_removed": not_removed}
+
+    @contextmanager
+    def _pinning(self, before: C | None, after: C) -> Iterator[Callable[[], None]]:
+        """Keeps the checkpoint that is published; gives what waits until that is so, which it has
+        to be before the version is there. It takes as long as a disk does, beside the writing."""
+        if not self._origin.pins_beside:
+            self._pin(before, after)
+            yield lambda: None
+            return
+        with ThreadPoolExecutor(1, "hps-pin") as thread:
+            yield thread.submit(self._pin, before, after).result
+
+    def _pin(self, before: C | None, after: C) -> None:
+        """What the newest version is of comes first, where an attempt that failed has taken the
+        name from it: of those that had the name the last two are kept."""
+        if before is not None and self._pinned != before.created:
+            self._origin.pin(before, self.pin)
+        self._pinned = None
+        self._origin.pin(after, self.pin)
+        self._pinned = after.created
 
     def _find_before(self, newest: Version | None, after: C) -> tuple[str, C | None]:
         """(why there is none, or empty; the checkpoint of the newest version)."""
@@ -244,10 +259,10 @@ def _remove_strays(destination: Destination, kept: list[int]) -> None:
             destination.remove(folder)
 
 
-def _commit(destination: Destination, version: Version) -> None:
+def _commit(destination: Destination, version: Version, names: Sequence[str]) -> None:
     name, data = file_of(version.number), version.to_bytes()
     try:
-        destination.create(name, data)
+        destination.create(name, data, names)
     except TakenError:
         if destination.read(name) == data:  # our own, of which the answer was lost
             return

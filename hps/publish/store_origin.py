@@ -11,7 +11,8 @@ from hps.errors import ConfigError
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
-from hps.ssd_store.promote import promote
+from hps.ssd_store.promote import names_of, promote
+from hps.ssd_store.store import SsdStore
 
 
 class StoreOrigin:
@@ -20,6 +21,8 @@ class StoreOrigin:
     Args:
         path: the store, or the folder of several ranks.
     """
+
+    pins_beside = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
@@ -45,13 +48,14 @@ class StoreOrigin:
     def pin(self, checkpoint: Source, name: str) -> None:
         """As Origin: by a promoted name."""
         known = int(checkpoint.info["id"])
+        own = checkpoint.store if isinstance(checkpoint.store, SsdStore) else None
         try:
-            promote(self._path, known, name)
+            names_of(self._path, own).promote(known, name)
         except ConfigError:  # a compaction may have given it another id since
-            own = self._id_now(checkpoint)
-            if own is None or own == known:
+            now = self._id_now(checkpoint)
+            if now is None or now == known:
                 raise
-            promote(self._path, own, name)
+            promote(self._path, now, name)
 
     def _id_now(self, checkpoint: Source) -> int | None:
         """Of a checkpoint, as the store has it now; None: it is not kept."""
