@@ -5,6 +5,7 @@ table_files.py, the promoted names of the store.
 """
 
 import os
+from collections.abc import Callable
 
 from hps.common.json_text import JsonView
 from hps.errors import ConfigError
@@ -20,12 +21,17 @@ class StoreOrigin:
 
     Args:
         path: the store, or the folder of several ranks.
+        held: of one that this process has open for writing `RowTier.held_folder`, so that no copy
+            of it that has taken its path is published for it.
     """
 
     pins_beside = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], held: Callable[[], object] | None = None
+    ) -> None:
         self._path = path
+        self._held = held
 
     def open(
         self,
@@ -35,14 +41,22 @@ class StoreOrigin:
         shares_index: bool = False,
     ) -> Source:
         """As Origin."""
-        return Source.open(self._path, checkpoint, beside, shares_index=shares_index)
+        source = Source.open(self._path, checkpoint, beside, shares_index=shares_index)
+        try:
+            if self._held is not None:
+                self._held()
+        except BaseException:
+            source.close()
+            raise
+        return source
 
     def find(self, source: JsonView, after: Source, known: Source | None = None) -> Source | None:
         """As Origin."""
         kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
-        if kept and known is not None and known.created == source["created"]:
-            if known.folder == after.folder:  # else a copy of the store has taken its place
-                return known
+        is_known = known is not None and known.created == source["created"]
+        # Of another folder: a copy of the store has taken its place.
+        if kept and is_known and known is not None and known.folder == after.folder:
+            return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
     def pin(self, checkpoint: Source, name: str) -> None:

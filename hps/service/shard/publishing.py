@@ -21,6 +21,7 @@ from time import monotonic
 
 from hps.config import TableConfig
 from hps.errors import CapacityError, ConfigError, MismatchError, StoreError
+from hps.publish.aside import lower_priority
 from hps.publish.destination import Destination, open_destination
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
@@ -156,6 +157,7 @@ class PartWriting:
 
     def _run(self) -> None:
         try:
+            lower_priority(self.order.options.nice)
             files = self._write(self)
             self.told(0)
             self.files = files
@@ -332,6 +334,11 @@ class ShardPublishing:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 continue
+            try:
+                store.held_folder()  # else a copy of the store may have been opened
+            except BaseException:
+                source.close()
+                raise
             if own is not None and source.identity != f"{own:016x}":
                 source.close()
                 raise MismatchError(
