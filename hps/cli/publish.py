@@ -76,13 +76,6 @@ def add_parsers(subparsers: flags.Subparsers) -> None:
         help="the dense part as an ONNX graph, too, of a checkpoint of 'hps train'; needs "
         "pip install 'hps-ctr[onnx]'",
     )
-    add(
-        "--nice",
-        type=flags.whole(0, 19),
-        default=10,
-        metavar="N",
-        help="priority of making a version, of Linux: 0 as other work, 19 the lowest; 10",
-    )
     add("--keep", type=flags.whole(1), default=10, metavar="N", help="versions that stay; 10")
     add(
         "--now",
@@ -116,7 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
         min_score=arguments.min_score,
         kind=arguments.kind,
         keep=arguments.keep,
-        nice=arguments.nice,
         graph=_graphs(arguments),
     )
     if remote is None:

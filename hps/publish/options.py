@@ -17,7 +17,6 @@ from hps.publish.version import BASE, DELTA
 AUTO = "auto"
 KINDS = (AUTO, BASE, DELTA)
 KEEP = 10
-NICE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,6 @@ class PublishOptions:
         kind: "base", "delta", or "auto", which takes a delta where one is possible and small.
         keep: versions that stay, at least; those that they follow stay with them.
         graph: makes the dense part's ONNX graph; None: versions have none.
-        nice: how much lower the priority of the thread is that makes a version, 0 (as the caller)
-            to 19; of Linux.
 
     Raises:
         ConfigError: a value that is none of these.
@@ -44,7 +41,6 @@ class PublishOptions:
     kind: str = AUTO
     keep: int = KEEP
     graph: GraphMaker | None = field(default=None, repr=False)
-    nice: int = NICE
 
     def __post_init__(self) -> None:
         RowCodec(self.dtype, 1)
@@ -52,8 +48,6 @@ class PublishOptions:
             raise ConfigError(f"publish: kind={self.kind!r} must be one of {list(KINDS)}")
         if self.keep < 1:
             raise ConfigError(f"publish: keep={self.keep} must be at least 1")
-        if not isinstance(self.nice, int) or not 0 <= self.nice <= 19:
-            raise ConfigError(f"publish: nice={self.nice!r} must be a whole number from 0 to 19")
         if self.min_score is not None and not np.isfinite(self.min_score):
             raise ConfigError(f"publish: min_score={self.min_score} must be a finite number")
 

@@ -8,7 +8,6 @@ or what an update has left as it was, is in no delta.
 
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from typing import Generic, Self
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError, HpsError
-from hps.publish.aside import run_aside
 from hps.publish.destination import Destination, TakenError, open_destination
 from hps.publish.leases import oldest_leased
 from hps.publish.options import PublishOptions
@@ -40,7 +38,6 @@ from hps.publish.version_writer import VersionWriter, source_of
 # are so many.
 _MOST_DELTAS = 0.5
 _MOST_LINKS = 64
-_CLOSE_SECONDS = 30.0
 
 
 class Publisher(Generic[C]):
@@ -68,7 +65,6 @@ class Publisher(Generic[C]):
         self._origin = origin
         self._destination = open_destination(place)
         self.options = options or PublishOptions()
-        self._turn = threading.Lock()  # of what follows
         self._before: C | None = None
         self._pinned: float | None = None  # when that was created which has the name; None: unknown
         self._known: list[Version] = []  # the chain of the newest version
@@ -94,38 +90,22 @@ class Publisher(Generic[C]):
                 nothing of this version is seen there. CorruptionError: store or destination is
                 damaged. NonFiniteError: a weight that the type cannot hold.
 
-        An interrupt (KeyboardInterrupt, or what a handler of a signal raises) is raised once the
-        thread that makes the version has ended, of which nothing is seen then, or all.
-
         Cost: a base reads every row; a delta opens the index, and reads the rows whose keys are in
             files that one of the two checkpoints has alone, twice.
         """
         started = time.perf_counter()
-        made = run_aside(lambda check: self._made(checkpoint, check), self.options.nice)
-        return {**made, "seconds": time.perf_counter() - started}
-
-    def _made(self, checkpoint: str | int | None, check: Callable[[], None]) -> Json:
-        # One that an interrupt has left behind ends first.
-        with self._turn, ExitStack() as opened:
+        with ExitStack() as opened:
             # Rows whose score may have fallen are looked for in all of the checkpoint before.
             shares_index = self.options.min_score is None
             after = self._origin.open(checkpoint, self._before, shares_index=shares_index)
             opened.callback(after.close)
-            check()
-            made = self._publish(after, check)
+            made = self._publish(after)
             self._keep_open(after)
             opened.pop_all()
-        return made
+        return {**made, "seconds": time.perf_counter() - started}
 
     def close(self) -> None:
         """Lets the store go; nothing to do the second time."""
-        if self._turn.acquire(timeout=_CLOSE_SECONDS):  # else a call was left behind by interrupts
-            try:
-                self._let_go()
-            finally:
-                self._turn.release()
-
-    def _let_go(self) -> None:
         before, self._before = self._before, None
         if before is not None:
             before.close()
@@ -142,10 +122,10 @@ class Publisher(Generic[C]):
         self.close()
 
     def _keep_open(self, source: C) -> None:
-        self._let_go()
+        self.close()
         self._before = source
 
-    def _publish(self, after: C, check: Callable[[], None]) -> Json:
+    def _publish(self, after: C) -> Json:
         newest = newest_version(self._destination)
         if newest is not None and _is_of(newest, after, self.options):
             return _told(newest, None, None, 0) | {"kind": None}
@@ -153,13 +133,12 @@ class Publisher(Generic[C]):
         if before is None and self.options.kind == DELTA:
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
-        work = VersionWriter(self._origin, self._destination, number, after, self.options, check)
+        work = VersionWriter(self._origin, self._destination, number, after, self.options)
         try:
             with self._pinning(before, after) as pinned:
                 follows = newest if before is not None else None
                 version = work.make(follows, before, self._wants_base(newest, before))
                 pinned()
-            check()
         except BaseException:
             work.drop()
             raise

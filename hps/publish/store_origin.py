@@ -12,8 +12,10 @@ from hps.errors import ConfigError
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
-from hps.ssd_store.promote import names_of, promote
+from hps.ssd_store.promote import names_of
 from hps.ssd_store.store import SsdStore
+
+_MOST_EARLIER = 1  # that a name of a publisher can go back over: of those it keeps the files
 
 
 class StoreOrigin:
@@ -64,12 +66,12 @@ class StoreOrigin:
         known = int(checkpoint.info["id"])
         own = checkpoint.store if isinstance(checkpoint.store, SsdStore) else None
         try:
-            names_of(self._path, own).promote(known, name)
+            names_of(self._path, own).promote(known, name, _MOST_EARLIER)
         except ConfigError:  # a compaction may have given it another id since
             now = self._id_now(checkpoint)
             if now is None or now == known:
                 raise
-            promote(self._path, now, name)
+            names_of(self._path).promote(now, name, _MOST_EARLIER)
 
     def _id_now(self, checkpoint: Source) -> int | None:
         """Of a checkpoint, as the store has it now; None: it is not kept."""

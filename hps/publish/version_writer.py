@@ -7,7 +7,6 @@ Above it: publisher.py. Below it: origin.py, table_files.py, model_files.py.
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Generic
@@ -42,7 +41,6 @@ class VersionWriter(Generic[C]):
         number: of the version.
         after: the checkpoint that is published.
         options: what of it.
-        check: called now and then; what it raises ends the writing.
     """
 
     def __init__(
@@ -52,14 +50,12 @@ class VersionWriter(Generic[C]):
         number: int,
         after: C,
         options: PublishOptions,
-        check: Callable[[], None],
     ) -> None:
         self._origin = origin
         self._number = number
         self._after = after
         self._options = options
-        name = f"{DATA}/{number:08d}-{secrets.token_hex(4)}"
-        self._folder = VersionFolder(destination, name, told=lambda rows: check())
+        self._folder = VersionFolder(destination, f"{DATA}/{number:08d}-{secrets.token_hex(4)}")
         self._changed: int | None = None
         self._removed: int | None = None
 

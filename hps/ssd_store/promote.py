@@ -121,8 +121,8 @@ class NamedCheckpoints:
     folder: Path
     listed: Callable[[], Sequence[Json]]
 
-    def promote(self, checkpoint: str | int, name: str) -> Json:
-        """As the function `promote`."""
+    def promote(self, checkpoint: str | int, name: str, most_earlier: int = _MOST_EARLIER) -> Json:
+        """As the function `promote`; `most_earlier`: checkpoints that the name can go back over."""
         _check_promotable(name)
         with held(self.folder, Path(self.shown)) as promotions:
             listed = self.listed()
@@ -138,7 +138,7 @@ class NamedCheckpoints:
             before = given[-1].checkpoint if given else None
             if not given or given[-1].created != found["created"]:
                 new = Promotion(found["created"], text, time.time())
-                moved = promotions.with_history(name, [*given[-_MOST_EARLIER:], new])
+                moved = promotions.with_history(name, [*given[-most_earlier:], new])
                 moved.save(self.folder)
             return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
 

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError, HpsError
+from hps.errors import ConfigError
 from hps.pipeline.clock import add_seconds
 from hps.pipeline.slices import RecentSlices
 from hps.service.messages.addresses import is_loopback, split_address
@@ -128,6 +128,7 @@ class RunMetrics:
             lambda header: admissions.identify(header, "metrics"),
             lambda: True,
             {STAGES_PATH: self._stages},
+            has_tokens=tokens is not None,
         )
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{self._server.port}"
@@ -168,7 +169,7 @@ class RunMetrics:
         try:
             stats = server.stats() if has_rows else {}
             period = server.period if has_rows else None
-        except HpsError:  # what is told of a training may not end it
+        except Exception:  # whatever it is: what is told of a training may not end it
             return
         self._note = RunNote(
             time=time.time(),

@@ -257,7 +257,7 @@ class ServiceOrigin:
             for index, info in enumerate(after.whole.parts)
         ]
         try:
-            replies = self._written(requests, folder)
+            replies = self._written(requests)
             found = [
                 _files_of(reply, session)
                 for reply, session in zip(replies, self._connections.sessions, strict=True)
@@ -270,7 +270,7 @@ class ServiceOrigin:
         return [_joined(name, found) for name in after.tables if name in found[0]]
 
     def _written(
-        self, requests: Sequence[parts_pb.PublishPartRequest], folder: VersionFolder
+        self, requests: Sequence[parts_pb.PublishPartRequest]
     ) -> list[parts_pb.PublishPartReply]:
         """The last replies of all shards; asks again until each has ended."""
         sessions = self._connections.sessions
@@ -278,7 +278,6 @@ class ServiceOrigin:
         patience = SLOW * self._connections.config.deadline
         moved_at, seen = time.monotonic(), (0, 0)
         while waiting := [i for i, reply in enumerate(replies) if not reply.has_ended]:
-            folder.told(0)
             answers = self._ask(
                 "PublishPart",
                 [requests[i] for i in waiting],

@@ -196,7 +196,12 @@ class GrpcFront:
         host, port = split_address("--metrics", options.metrics)
         identify = partial(self.admissions.identify, peer="metrics")
         self._metrics = MetricsServer(
-            figures, (host, port), options.tls, identify, self.health.is_serving
+            figures,
+            (host, port),
+            options.tls,
+            identify,
+            self.health.is_serving,
+            has_tokens=self._tokens is not None,
         )
         self.metrics_port = self._metrics.port
         self._log.info("metrics", address=f"{host}:{self.metrics_port}")

@@ -14,13 +14,19 @@ from prometheus_client.registry import Collector
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
+from hps.service.messages.addresses import is_loopback
 from hps.service.messages.status import Refusal
 from hps.service.server.auth import Caller
+from hps.service.server.host_header import names_this_machine
 from hps.service.server.http_server import HttpReply, HttpRequest, HttpServer
 from hps.service.server.tls import TlsFiles, server_context
 
 _PATH = "/metrics"
 _HEALTH_PATH = "/healthz"
+_WRONG_HOST = (
+    b"these figures are asked for by a name that is none of this machine's own; ask localhost, or "
+    b"give tokens to serve them under other names\n"
+)
 
 
 class Figures(Protocol):
@@ -41,6 +47,8 @@ class MetricsServer:
             not let in.
         is_serving: what /healthz says, without a token.
         pages: JSON that is served beside, by path, made when it is asked for.
+        has_tokens: `identify` asks for some; without, an address of this machine alone answers only
+            requests whose Host header names it.
 
     Raises:
         ConfigError: the address cannot be listened on, or a certificate not be used.
@@ -54,7 +62,12 @@ class MetricsServer:
         identify: Callable[[str | None], Caller],
         is_serving: Callable[[], bool],
         pages: Mapping[str, Callable[[], Json]] | None = None,
+        *,
+        has_tokens: bool,
     ) -> None:
+        self._host = address[0]
+        # Pages of others, whose names an attacker leads here, are to read nothing of it.
+        self._is_private = not has_tokens and is_loopback(self._host)
         self._figures = figures
         self._pages = dict(pages or {})
         self._tls = tls
@@ -92,6 +105,8 @@ class MetricsServer:
             return (
                 HttpReply(200, b"ok\n") if self._is_serving() else HttpReply(503, b"not serving\n")
             )
+        if self._is_private and not names_this_machine(request.headers.get("host"), self._host):
+            return HttpReply(403, _WRONG_HOST)
         known = (_PATH, *self._pages)
         if path not in known:
             here = ", ".join((*known, _HEALTH_PATH))

@@ -21,7 +21,6 @@ from time import monotonic
 
 from hps.config import TableConfig
 from hps.errors import CapacityError, ConfigError, MismatchError, StoreError
-from hps.publish.aside import lower_priority
 from hps.publish.destination import Destination, open_destination
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
@@ -157,7 +156,6 @@ class PartWriting:
 
     def _run(self) -> None:
         try:
-            lower_priority(self.order.options.nice)
             files = self._write(self)
             self.told(0)
             self.files = files
