@@ -64,10 +64,6 @@ C = TypeVar("C", bound=Published)
 class Origin(Protocol[C]):
     """Where checkpoints are, and who writes their rows."""
 
-    @property
-    def pins_beside(self) -> bool:
-        """Whether `pin` may be called by another thread while `write` runs."""
-
     def open(
         self, checkpoint: str | int | None, beside: C | None, *, shares_index: bool = False
     ) -> C:

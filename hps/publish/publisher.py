@@ -9,9 +9,8 @@ or what an update has left as it was, is in no delta.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, Self
 
@@ -134,11 +133,10 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
+        self._pin(before, after)  # first: newer checkpoints may come while it is written
         try:
-            with self._pinning(before, after) as pinned:
-                follows = newest if before is not None else None
-                version = work.make(follows, before, self._wants_base(newest, before))
-                pinned()
+            follows = newest if before is not None else None
+            version = work.make(follows, before, self._wants_base(newest, before))
         except BaseException:
             work.drop()
             raise
@@ -154,17 +152,6 @@ class Publisher(Generic[C]):
             not_removed = str(error)
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None, "not_removed": not_removed}
-
-    @contextmanager
-    def _pinning(self, before: C | None, after: C) -> Iterator[Callable[[], None]]:
-        """Keeps the checkpoint that is published; gives what waits until that is so, which it has
-        to be before the version is there. It takes as long as a disk does, beside the writing."""
-        if not self._origin.pins_beside:
-            self._pin(before, after)
-            yield lambda: None
-            return
-        with ThreadPoolExecutor(1, "hps-pin") as thread:
-            yield thread.submit(self._pin, before, after).result
 
     def _pin(self, before: C | None, after: C) -> None:
         """What the newest version is of comes first, where an attempt that failed has taken the

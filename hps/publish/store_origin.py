@@ -27,8 +27,6 @@ class StoreOrigin:
             of it that has taken its path is published for it.
     """
 
-    pins_beside = True
-
     def __init__(
         self, path: str | os.PathLike[str], held: Callable[[], object] | None = None
     ) -> None:

@@ -137,8 +137,6 @@ class ServiceOrigin:
         told: called now and then while the shards write, with the rows and bytes so far.
     """
 
-    pins_beside = False  # a call to the servers at a time
-
     def __init__(
         self,
         connections: Connections,
