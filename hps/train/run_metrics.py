@@ -23,7 +23,7 @@ from hps.service.messages.addresses import is_loopback, split_address
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import Caller, TokenFile
 from hps.service.server.limits import ServerLimits
-from hps.service.server.metrics_http import MetricsServer
+from hps.service.server.metrics_http import MetricsAccess, MetricsServer
 from hps.service.server.store_metrics import (
     disk_families,
     newest_family,
@@ -125,10 +125,11 @@ class RunMetrics:
             self,
             (host, port),
             tls,
-            lambda header: admissions.identify(header, "metrics"),
+            MetricsAccess(
+                lambda header: admissions.identify(header, "metrics"), tokens is not None
+            ),
             lambda: True,
             {STAGES_PATH: self._stages},
-            has_tokens=tokens is not None,
         )
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{self._server.port}"

@@ -7,6 +7,7 @@ http_server.py, tls.py.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -36,6 +37,21 @@ class Figures(Protocol):
         """The figures as one caller sees them."""
 
 
+@dataclass(frozen=True)
+class MetricsAccess:
+    """Who may see the figures.
+
+    Args:
+        identify: given the `authorization` header, the caller; raises a Refusal for whom it does
+            not let in.
+        has_tokens: it asks for some. Without, an address that this machine alone reaches answers
+            only requests whose Host header names this machine.
+    """
+
+    identify: Callable[[str | None], Caller]
+    has_tokens: bool
+
+
 class MetricsServer:
     """Serves the figures from the moment it is made until `stop`.
 
@@ -43,12 +59,9 @@ class MetricsServer:
         figures: what is shown.
         address: host and port; port 0 takes a free one.
         tls: None serves in the clear.
-        identify: given the `authorization` header, the caller; raises a Refusal for whom it does
-            not let in.
+        access: who may see them.
         is_serving: what /healthz says, without a token.
         pages: JSON that is served beside, by path, made when it is asked for.
-        has_tokens: `identify` asks for some; without, an address of this machine alone answers only
-            requests whose Host header names it.
 
     Raises:
         ConfigError: the address cannot be listened on, or a certificate not be used.
@@ -59,19 +72,17 @@ class MetricsServer:
         figures: Figures,
         address: tuple[str, int],
         tls: TlsFiles | None,
-        identify: Callable[[str | None], Caller],
+        access: "MetricsAccess",
         is_serving: Callable[[], bool],
         pages: Mapping[str, Callable[[], Json]] | None = None,
-        *,
-        has_tokens: bool,
     ) -> None:
         self._host = address[0]
         # Pages of others, whose names an attacker leads here, are to read nothing of it.
-        self._is_private = not has_tokens and is_loopback(self._host)
+        self._is_private = not access.has_tokens and is_loopback(self._host)
         self._figures = figures
         self._pages = dict(pages or {})
         self._tls = tls
-        self._identify = identify
+        self._identify = access.identify
         self._is_serving = is_serving
         try:
             self._http = HttpServer(address, self._answer)
