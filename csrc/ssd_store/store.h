@@ -122,7 +122,7 @@ class SsdStore {
   const std::unique_ptr<FileSystem> held_;
   FileSystem* const files_;
   StoreOptions options_;  // as it was opened, but for has_rows of a reader
-  uint64_t seed_ = 0;  // fixed once it is open
+  uint64_t seed_ = 0;     // fixed once it is open
   StoreState state_;
   StoreTables tables_;
   Commits commits_;

@@ -80,8 +80,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside, bool
     StoreState* state;
     bool is_whole = false;
   } outcome{state_};
-  if (checkpoint != nullptr && beside != nullptr &&
-      LoadBeside(*checkpoint, beside, shares_index)) {
+  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, beside, shares_index)) {
     outcome.is_whole = true;
     return Status::Ok();
   }
@@ -97,8 +96,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside, bool
 }
 
 // False, also after an error: all are to be loaded anew, which tells of it.
-bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside,
-                             bool shares_index) {
+bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside, bool shares_index) {
   if (beside->context_.store_id != context_.store_id) return false;
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCheckpoint* found = checkpoint.Find(table->schema().id);
@@ -107,8 +105,7 @@ bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside,
                      [&](const auto& one) { return one->schema().id == table->schema().id; });
     bool is_loaded = false;
     if (found == nullptr || other == beside->tables_.end()) return false;
-    if (!table->LoadBeside(other->get(), shares_index, *found, &retired_, &is_loaded)
-             .ok() ||
+    if (!table->LoadBeside(other->get(), shares_index, *found, &retired_, &is_loaded).ok() ||
         !is_loaded)
       return false;
   }

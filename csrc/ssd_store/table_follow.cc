@@ -93,8 +93,8 @@ Status TableStore::ForgetSegment(uint32_t ordinal, TableStore* lender,
   return Status::Ok();
 }
 
-// `is_gone`: of ordinals, those of segments that the checkpoint has not: what they hold is older than
-// anything that it has.
+// `is_gone`: of ordinals, those of segments that the checkpoint has not: what they hold is older
+// than anything that it has.
 Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
                                 TableStore* lender) {
   const std::shared_ptr<Segment> segment = SealedSegment(info);
@@ -187,8 +187,8 @@ Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpo
   }
   std::vector<bool> is_gone(segments_.size());
   for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
-    is_gone[ordinal] = segments_[ordinal] != nullptr &&
-                       gone.count(segments_[ordinal]->info.number) > 0;
+    is_gone[ordinal] =
+        segments_[ordinal] != nullptr && gone.count(segments_[ordinal]->info.number) > 0;
   }
   for (const SegmentInfo& info : checkpoint.segments) {  // the oldest first
     if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info, is_gone, lender));

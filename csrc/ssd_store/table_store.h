@@ -255,8 +255,8 @@ class TableStore {
   Status LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
                       TableStore* lender);
   void NoteDisplaced(uint64_t hash, uint64_t location);
-  // Ahead of Find. A lender is asked for keys that have changed since: nearly all are displaced, and
-  // the index, each look into which is a page of its own, is not needed for them.
+  // Ahead of Find. A lender is asked for keys that have changed since: nearly all are displaced,
+  // and the index, each look into which is a page of its own, is not needed for them.
   void PrefetchFind(uint64_t hash) const { (is_lent_ ? displaced_ : *index_).Prefetch(hash); }
   uint64_t Find(uint64_t hash) const {
     if (is_lent_) {
