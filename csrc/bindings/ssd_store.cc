@@ -124,6 +124,10 @@ void CheckLengths(size_t keys, size_t other, const char* name) {
                              std::to_string(keys));
 }
 
+void LoadRows(SsdStore& store, SsdStore* beside, bool shares_index) {
+  ThrowIfError(store.LoadRows(beside, shares_index));
+}
+
 void Append(SsdStore& store, size_t table, ConstRows rows) {
   CheckRows(store, table, rows.shape(1));
   const nb::gil_scoped_release release;
@@ -473,6 +477,7 @@ void BindSsdStore(nb::module_& module) {
       .def_prop_ro("id", &SsdStore::id)
       .def_prop_ro("descriptor", &SsdStore::folder_descriptor)
       .def("check_held", [](const SsdStore& store) { ThrowIfError(store.CheckHeld()); })
+      .def("load_rows", &LoadRows, nb::arg("beside").none(), nb::arg("shares_index"), Release())
       .def_prop_ro("num_loads", &SsdStore::num_loads)
       .def_prop_ro("tables", &SchemasOf)
       .def("append", &Append, nb::arg("table"), nb::arg("rows").noconvert())

@@ -146,6 +146,7 @@ Status FindChanges(const TableAtCheckpoint& before, const TableAtCheckpoint& aft
       HPS_RETURN_IF_ERROR(AddDying(cache, *segment, first_period, last_period, others));
       continue;
     }
+    if (after.table->HasSuperseded(*before.table, segment->info.number)) continue;
     const auto add = [others](uint64_t, const uint64_t* keys, uint64_t count) {
       others->insert(others->end(), keys, keys + count);
     };

@@ -71,11 +71,11 @@ Status Commits::Continue() {
 }
 
 // A writer may replace the manifest between the reading of CURRENT and of the file that it names.
-Status Commits::Read() {
+Status Commits::Read(const Commits* earlier) {
   state_->AssertLocked();
   Status loaded;
   for (int attempt = 0; attempt < kMostReaderAttempts; ++attempt) {
-    loaded = manifest_.Load(false);
+    loaded = manifest_.Load(false, earlier == nullptr ? nullptr : &earlier->manifest_);
     if (loaded.os_error() != ENOENT) break;
   }
   HPS_RETURN_IF_ERROR(loaded);

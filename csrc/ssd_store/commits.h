@@ -25,8 +25,9 @@ class Commits {
   // after it has checked the tables that the options ask for.
   Status Create();
   Status Continue();
-  // A reader's opening, which may come beside a living writer.
-  Status Read();
+  // A reader's opening, which may come beside a living writer. `earlier`: of another reader of the
+  // same store, whose lock is held; or nullptr.
+  Status Read(const Commits* earlier);
 
   const ManifestState& manifest() const;
   std::string manifest_path() const;

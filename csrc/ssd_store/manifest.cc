@@ -61,10 +61,29 @@ Status Manifest::ReadCurrent(uint64_t* length, uint64_t* digest) {
   return Status::Ok();
 }
 
-Status Manifest::Load(bool is_writer) {
+bool Manifest::Continue(const Manifest& earlier, uint64_t length, uint64_t digest) {
+  if (earlier.number_ != number_ || earlier.log_.empty() || earlier.log_.size() > length) {
+    return false;
+  }
+  std::unique_ptr<File> file;
+  if (!files_->Open(path(), OpenMode::kRead, &file).ok()) return false;
+  std::string bytes = earlier.log_;
+  uint64_t at = bytes.size();
+  bytes.resize(length);
+  if (length > at && !file->Read(at, length - at, bytes.data() + at).ok()) return false;
+  if (Xxh64(bytes.data(), length, 0) != digest) return false;
+  chain_ = earlier.chain_;
+  state_ = earlier.state_;
+  if (!ParseRecords(bytes, length, length, &at).ok()) return false;
+  log_ = std::move(bytes);
+  return true;
+}
+
+Status Manifest::Load(bool is_writer, const Manifest* earlier) {
   uint64_t length = 0;
   uint64_t digest = 0;
   HPS_RETURN_IF_ERROR(ReadCurrent(&length, &digest));
+  if (earlier != nullptr && Continue(*earlier, length, digest)) return Status::Ok();
   std::string bytes;
   HPS_RETURN_IF_ERROR(ReadWholeFile(files_, path(), &bytes));
   if (bytes.size() < length) {
@@ -103,7 +122,18 @@ Status Manifest::ParseLog(const std::string& bytes, uint64_t length, bool is_wri
   state_ = ManifestState();
   chain_ = Crc32c(0, header.data(), header.size());
   uint64_t at = header.size();
-  const uint64_t end = is_writer ? bytes.size() : length;
+  HPS_RETURN_IF_ERROR(ParseRecords(bytes, length, is_writer ? bytes.size() : length, &at));
+  log_ = bytes.substr(0, at);
+  // Not log_.size(): a log that many short sessions have lengthened would never count as bloated.
+  if (is_writer) {
+    started_bytes_ = state_.is_open ? Rewritten(number_, state_.open).log_.size() : log_.size();
+  }
+  return Status::Ok();
+}
+
+Status Manifest::ParseRecords(const std::string& bytes, uint64_t length, uint64_t end,
+                              uint64_t* place) {
+  uint64_t& at = *place;
   while (at < end) {
     const std::string_view rest = std::string_view(bytes).substr(at, end - at);
     Decoder in(rest);
@@ -124,9 +154,6 @@ Status Manifest::ParseLog(const std::string& bytes, uint64_t length, bool is_wri
     at += kFrameBytes + size;
   }
   if (at < length) return Corruption(path(), at, "a whole record is expected here");
-  log_ = bytes.substr(0, at);
-  // Not log_.size(): a log that many short sessions have lengthened would never count as bloated.
-  started_bytes_ = state_.is_open ? Rewritten(number_, state_.open).log_.size() : log_.size();
   return Status::Ok();
 }
 

@@ -25,8 +25,9 @@ class Manifest {
 
   // Reads CURRENT and the log. A writer also takes whole valid records beyond CURRENT's length; a
   // reader, which may be beside a living writer, does not.
-  // kCorruption for any damage below CURRENT's length.
-  Status Load(bool is_writer);
+  // kCorruption for any damage below CURRENT's length. `earlier`: what another reader has of the
+  // same manifest, or nullptr: of a log that has only grown since, the new records alone are read.
+  Status Load(bool is_writer, const Manifest* earlier = nullptr);
   // Starts the manifest of a new store, or rewrites a loaded one, as file `number`.
   // *is_begun tells, on error, whether the disk may hold the new state.
   Status Start(uint64_t number, const OpenRecord& open, bool* is_begun);
@@ -48,7 +49,13 @@ class Manifest {
   static constexpr uint64_t kSmallLog = uint64_t{1} << 20;
 
   Status ReadCurrent(uint64_t* length, uint64_t* digest);
+  // All of a log's bytes, with its header.
   Status ParseLog(const std::string& bytes, uint64_t length, bool is_writer);
+  // Takes the records from *at on, up to `length`, and whole valid ones up to `end`.
+  Status ParseRecords(const std::string& bytes, uint64_t length, uint64_t end, uint64_t* at);
+  // Goes on where another reader has stopped. False, with nothing taken, where the log is not that
+  // one's, longer: it is to be read as a whole.
+  bool Continue(const Manifest& earlier, uint64_t length, uint64_t digest);
   // What Start would write: the records still wanted, as a log of their own.
   Manifest Rewritten(uint64_t number, const OpenRecord& open) const;
   std::string Frame(RecordKind kind, const std::string& payload) const;

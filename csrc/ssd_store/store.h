@@ -66,6 +66,9 @@ class SsdStore {
   Status MakeCheckpoint(const std::string& tag, const std::vector<NamedBlob>& extras,
                         CheckpointSummary* summary, const std::function<void()>& taken = {},
                         const std::vector<double>& promoted = {});
+  // Of a reader that was opened without rows: as if it had them from the beginning, for whoever
+  // comes later. `beside` and `shares_index` as StoreOptions has them.
+  Status LoadRows(SsdStore* beside, bool shares_index);
   // Makes an older checkpoint the current one; what came after it stays only in its own.
   Status Restore(const CheckpointName& name);
   // `holders` says which living readers still keep its files.
@@ -118,8 +121,8 @@ class SsdStore {
   // all, so that it goes last.
   const std::unique_ptr<FileSystem> held_;
   FileSystem* const files_;
-  const StoreOptions options_;
-  uint64_t seed_ = 0;  // fixed once it is open
+  StoreOptions options_;  // as it was opened, but for has_rows of a reader
+  uint64_t seed_ = 0;     // fixed once it is open
   StoreState state_;
   StoreTables tables_;
   Commits commits_;

@@ -43,7 +43,9 @@ Status SsdStore::OpenWriter() {
   const bool is_there = files_->Exists(options_.path + "/" + kCurrentName);
   HPS_RETURN_IF_ERROR(is_there ? commits_.Continue() : commits_.Create());
   seed_ = commits_.manifest().open.seed;
-  HPS_RETURN_IF_ERROR(tables_.Make(commits_.manifest().open, commits_.manifest().Current()));
+  const Checkpoint* const current = commits_.manifest().Current();
+  tables_.Make(commits_.manifest().open, current);
+  HPS_RETURN_IF_ERROR(tables_.Load(current));
   remover_.TryToRemove();
   return compactor_.Start();
 }
@@ -54,7 +56,12 @@ Status SsdStore::OpenReader() {
     return Status(StatusCode::kStore, options_.path + ": there is no store here", ENOENT);
   }
   HPS_RETURN_IF_ERROR(ReaderPin::Create(files_, options_.path, &pin_));
-  HPS_RETURN_IF_ERROR(commits_.Read());
+  {
+    std::unique_lock<OwnedMutex> other;  // nobody waits for this store, which is not open yet
+    if (options_.beside != nullptr) other = std::unique_lock(options_.beside->state_.lock());
+    const bool is_reader = options_.beside != nullptr && options_.beside->options_.read_only;
+    HPS_RETURN_IF_ERROR(commits_.Read(is_reader ? &options_.beside->commits_ : nullptr));
+  }
   seed_ = commits_.manifest().open.seed;
   list_.SetOpened(commits_.manifest().current);
   const Checkpoint* found = nullptr;
@@ -62,9 +69,21 @@ Status SsdStore::OpenReader() {
   const uint64_t id = found == nullptr ? 0 : found->id;
   list_.SetOpened(id);
   StoreTables* beside = options_.beside == nullptr ? nullptr : &options_.beside->tables_;
-  HPS_RETURN_IF_ERROR(tables_.Make(commits_.manifest().open, found, beside));
+  tables_.Make(commits_.manifest().open, found);
+  if (options_.has_rows) HPS_RETURN_IF_ERROR(tables_.Load(found, beside, options_.shares_index));
   if (pin_ == nullptr) return Status::Ok();
   return pin_->Narrow(id, found == nullptr ? std::vector<uint64_t>() : found->FileNumbers());
+}
+
+Status SsdStore::LoadRows(SsdStore* beside, bool shares_index) {
+  HPS_RETURN_IF_ERROR(state_.CheckOwner());
+  const std::lock_guard<OwnedMutex> lock(state_.lock());
+  HPS_CHECK(options_.read_only && !options_.has_rows);
+  options_.has_rows = true;
+  HPS_RETURN_IF_ERROR(state_.CheckReadable());
+  const Checkpoint* found = nullptr;
+  HPS_RETURN_IF_ERROR(list_.Resolve(CheckpointName(), &found));
+  return tables_.Load(found, beside == nullptr ? nullptr : &beside->tables_, shares_index);
 }
 
 }  // namespace hps

@@ -54,8 +54,7 @@ StoreTables::StoreTables(FileSystem* files, const StoreOptions& options, StoreSt
   context_.lock = &state->lock();
 }
 
-Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint,
-                         StoreTables* beside) {
+void StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint) {
   state_->AssertLocked();
   context_.store_id = open.store_id;
   const auto add = [this](const TableSchema& schema) {
@@ -66,12 +65,11 @@ Status StoreTables::Make(const OpenRecord& open, const Checkpoint* checkpoint,
     if (FindSchema(options_.tables, stored.name) == nullptr) add(stored);
   }
   if (checkpoint != nullptr) TakeWritten(*checkpoint, &context_);
-  return options_.has_rows ? Load(checkpoint, beside) : Status::Ok();
 }
 
 // Look-ups wait from before the first table changes until all have, so none ever sees a table that
 // is empty because it is still to be filled. If one cannot be, that is known before they go on.
-Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside) {
+Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside, bool shares_index) {
   state_->AssertLocked();
   ++num_loads_;
   ThreadPool pool(options_.NumLoadThreads(checkpoint));
@@ -82,7 +80,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside) {
     StoreState* state;
     bool is_whole = false;
   } outcome{state_};
-  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, beside)) {
+  if (checkpoint != nullptr && beside != nullptr && LoadBeside(*checkpoint, beside, shares_index)) {
     outcome.is_whole = true;
     return Status::Ok();
   }
@@ -98,7 +96,7 @@ Status StoreTables::Load(const Checkpoint* checkpoint, StoreTables* beside) {
 }
 
 // False, also after an error: all are to be loaded anew, which tells of it.
-bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside) {
+bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside, bool shares_index) {
   if (beside->context_.store_id != context_.store_id) return false;
   for (const std::unique_ptr<TableStore>& table : tables_) {
     const TableCheckpoint* found = checkpoint.Find(table->schema().id);
@@ -107,8 +105,7 @@ bool StoreTables::LoadBeside(const Checkpoint& checkpoint, StoreTables* beside) 
                      [&](const auto& one) { return one->schema().id == table->schema().id; });
     bool is_loaded = false;
     if (found == nullptr || other == beside->tables_.end()) return false;
-    if (!table->LoadBeside(other->get(), options_.shares_index, *found, &retired_, &is_loaded)
-             .ok() ||
+    if (!table->LoadBeside(other->get(), shares_index, *found, &retired_, &is_loaded).ok() ||
         !is_loaded)
       return false;
   }

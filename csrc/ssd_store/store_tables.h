@@ -33,13 +33,14 @@ class StoreTables {
 
   // With the store's lock.
 
-  // The tables in the order of the options, then those that the store holds besides, with what
-  // they hold at `checkpoint`; nullptr: nothing.
-  // `beside`: of another reader of the same store, or nullptr.
-  Status Make(const OpenRecord& open, const Checkpoint* checkpoint, StoreTables* beside = nullptr);
+  // The tables in the order of the options, then those that the store holds besides; nothing is in
+  // them yet. `checkpoint`: the one that is to be loaded; nullptr: none.
+  void Make(const OpenRecord& open, const Checkpoint* checkpoint);
   // Replaces all contents by those of a checkpoint; nullptr: none. After an error the tables cannot
-  // be read (StoreState::is_half_loaded).
-  Status Load(const Checkpoint* checkpoint, StoreTables* beside = nullptr);
+  // be read (StoreState::is_half_loaded). `beside`: of another reader of the same store, or
+  // nullptr; `shares_index` as StoreOptions has it.
+  Status Load(const Checkpoint* checkpoint, StoreTables* beside = nullptr,
+              bool shares_index = false);
   Status Check(const Checkpoint& checkpoint);
   // Seals the tables and notes what they hold now. Their files are synced with the record.
   Status Seal(Checkpoint* checkpoint);
@@ -51,7 +52,7 @@ class StoreTables {
   std::vector<std::weak_ptr<Segment>>* retired();
 
  private:
-  bool LoadBeside(const Checkpoint& checkpoint, StoreTables* beside);
+  bool LoadBeside(const Checkpoint& checkpoint, StoreTables* beside, bool shares_index);
 
   const StoreOptions& options_;
   StoreState* const state_;

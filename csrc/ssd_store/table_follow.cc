@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "ssd_store/segment.h"
 #include "ssd_store/table_store.h"
@@ -63,9 +64,15 @@ bool TableStore::IsNewer(uint64_t location, const Segment& segment, uint64_t rec
   return IsOlder(segment.info, own.info);
 }
 
+// After all others are learned: most rows of a segment that is gone have been moved by then.
 Status TableStore::ForgetSegment(uint32_t ordinal, TableStore* lender,
                                  std::vector<std::weak_ptr<Segment>>* retired) {
   const std::shared_ptr<Segment> segment = segments_[ordinal];
+  if (segment->live == 0) {
+    superseded_.insert(segment->info.number);
+    RemoveSegment(ordinal, retired);
+    return Status::Ok();
+  }
   std::shared_ptr<File> file;
   HPS_RETURN_IF_ERROR(context_->cache->Open(segment->info.number, segment->path, &file));
   FooterVisitor visitor;
@@ -86,9 +93,16 @@ Status TableStore::ForgetSegment(uint32_t ordinal, TableStore* lender,
   return Status::Ok();
 }
 
-Status TableStore::LearnSegment(const SegmentInfo& info, TableStore* lender) {
+// `is_gone`: of ordinals, those of segments that the checkpoint has not: what they hold is older
+// than anything that it has.
+Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
+                                TableStore* lender) {
   const std::shared_ptr<Segment> segment = SealedSegment(info);
   const uint32_t ordinal = AddSegment(segment);
+  const auto is_newer = [&](uint64_t location, uint64_t record) {
+    const uint32_t own = Decode(location).segment;
+    return (own >= is_gone.size() || !is_gone[own]) && IsNewer(location, *segment, record);
+  };
   if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
   std::shared_ptr<File> file;
   HPS_RETURN_IF_ERROR(context_->cache->Open(info.number, segment->path, &file));
@@ -106,7 +120,7 @@ Status TableStore::LearnSegment(const SegmentInfo& info, TableStore* lender) {
       if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
       const auto [hash, record] = items[i];
       uint64_t previous = index_->Find(hash);
-      if (previous != KeyIndex::kNone && IsNewer(previous, *segment, record)) continue;
+      if (previous != KeyIndex::kNone && is_newer(previous, record)) continue;
       if (lender != nullptr) lender->NoteDisplaced(hash, previous);
       has_memory = index_->Put(hash, Location(*segment, record), &previous);
       if (!has_memory) return;
@@ -120,7 +134,7 @@ Status TableStore::LearnSegment(const SegmentInfo& info, TableStore* lender) {
       const uint64_t hash = MixKey(tombstones[i].key);
       const uint64_t location = index_->Find(hash);
       if (location == KeyIndex::kNone) continue;
-      if (IsNewer(location, *segment, tombstones[i].position)) continue;
+      if (is_newer(location, tombstones[i].position)) continue;
       if (lender != nullptr) lender->NoteDisplaced(hash, location);
       index_->Erase(hash);
       Unname(location, nullptr);
@@ -143,7 +157,7 @@ Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpo
     num_records += info.num_records;
     num_others += info.num_records;
   }
-  std::vector<uint64_t> gone;
+  std::set<uint64_t> gone;
   for (const std::shared_ptr<const Segment>& segment : other->Segments()) {
     if (!segment->is_sealed) return Status::Ok();
     const bool is_common = missing.erase(segment->info.number) > 0;
@@ -151,7 +165,7 @@ Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpo
       num_others -= segment->info.num_records;
     } else {
       num_others += segment->info.num_records;
-      gone.push_back(segment->info.number);
+      gone.insert(segment->info.number);
     }
   }
   if (num_others * 100 > num_records * kMostOthersPercent) return Status::Ok();
@@ -164,20 +178,23 @@ Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpo
   }
   chunks_ = other->chunks_;
   free_chunks_ = other->free_chunks_;
+  followed_ = other->identity_;
   TableStore* const lender = shares ? other : nullptr;
   if (shares) {
     ShareIndex(other, num_others);
   } else if (!CopyIndex(*other)) {
     return OutOfMemory();
   }
+  std::vector<bool> is_gone(segments_.size());
   for (uint32_t ordinal = 0; ordinal < segments_.size(); ++ordinal) {
-    if (segments_[ordinal] == nullptr) continue;
-    const uint64_t number = segments_[ordinal]->info.number;
-    if (std::find(gone.begin(), gone.end(), number) == gone.end()) continue;
-    HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, lender, retired));
+    is_gone[ordinal] =
+        segments_[ordinal] != nullptr && gone.count(segments_[ordinal]->info.number) > 0;
   }
   for (const SegmentInfo& info : checkpoint.segments) {  // the oldest first
-    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info, lender));
+    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info, is_gone, lender));
+  }
+  for (uint32_t ordinal = 0; ordinal < is_gone.size(); ++ordinal) {
+    if (is_gone[ordinal]) HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, lender, retired));
   }
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) CountExpired(segment.get());

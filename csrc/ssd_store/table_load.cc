@@ -23,6 +23,9 @@ void TableStore::Reset(std::vector<std::weak_ptr<Segment>>* retired) {
   for (const std::shared_ptr<Segment>& segment : segments_) {
     if (segment != nullptr) retired->push_back(segment);
   }
+  identity_ = std::make_shared<char>();
+  followed_.reset();
+  superseded_.clear();
   segments_.clear();
   chunks_.clear();
   free_chunks_.clear();

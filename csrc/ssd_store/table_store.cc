@@ -254,7 +254,7 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
     const std::shared_lock<std::shared_mutex> lock(mutex_);
     source.segments.resize(segments_.size());
     for (uint64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), is_lent_ ? this : nullptr);
+      if (i + kAhead < count) PrefetchFind(MixKey(keys[i + kAhead]));
       const uint64_t location = Find(MixKey(keys[i]));
       found[i] = location != KeyIndex::kNone && !IsExpired(location);
       if (!found[i]) continue;
@@ -276,7 +276,7 @@ Status TableStore::Fetch(const uint64_t* keys, uint64_t count, char* rows, uint8
 void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (uint64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) Prefetch(MixKey(keys[i + kAhead]), is_lent_ ? this : nullptr);
+    if (i + kAhead < count) PrefetchFind(MixKey(keys[i + kAhead]));
     const uint64_t location = Find(MixKey(keys[i]));
     found[i] = location != KeyIndex::kNone && !IsExpired(location);
   }
@@ -298,7 +298,7 @@ void TableStore::Places(const uint64_t* keys, uint64_t count, RecordPlace* place
   SortByShard(0, keys, count, items.get());
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (uint64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) Prefetch(items[i + kAhead].hash, is_lent_ ? this : nullptr);
+    if (i + kAhead < count) PrefetchFind(items[i + kAhead].hash);
     const uint64_t location = Find(items[i].hash);
     RecordPlace* const place = &places[items[i].location];
     *place = RecordPlace();

@@ -118,6 +118,11 @@ class TableStore {
   void Contains(const uint64_t* keys, uint64_t count, uint8_t* found) const;
   // Whether all records of a segment are rows of the table.
   bool HoldsAll(const Segment& segment) const;
+  // Whether the load began with the index of that table, another reader's, and found for every row
+  // of its segment `number`, which is gone, another record, or a tombstone, in a new segment.
+  bool HasSuperseded(const TableStore& earlier, uint64_t number) const {
+    return followed_ == earlier.identity_ && superseded_.count(number) > 0;
+  }
   // Where each key's row is; of a key without one places[i].segment is 0.
   void Places(const uint64_t* keys, uint64_t count, RecordPlace* places) const;
   uint64_t num_rows() const;
@@ -247,8 +252,12 @@ class TableStore {
   bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
   Status ForgetSegment(uint32_t ordinal, TableStore* lender,
                        std::vector<std::weak_ptr<Segment>>* retired);
-  Status LearnSegment(const SegmentInfo& info, TableStore* lender);
+  Status LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
+                      TableStore* lender);
   void NoteDisplaced(uint64_t hash, uint64_t location);
+  // Ahead of Find. A lender is asked for keys that have changed since: nearly all are displaced,
+  // and the index, each look into which is a page of its own, is not needed for them.
+  void PrefetchFind(uint64_t hash) const { (is_lent_ ? displaced_ : *index_).Prefetch(hash); }
   uint64_t Find(uint64_t hash) const {
     if (is_lent_) {
       const uint64_t before = displaced_.Find(hash);
@@ -293,6 +302,11 @@ class TableStore {
   bool is_lent_ = false;
   KeyIndex displaced_;
   uint64_t num_lent_rows_ = 0;
+  // Of a reader that began with another one's index: whose it was, and the numbers of that one's
+  // segments that are gone, of which every row has another record now.
+  std::shared_ptr<const char> identity_ = std::make_shared<char>();
+  std::shared_ptr<const char> followed_;
+  std::set<uint64_t> superseded_;
   std::vector<ChunkPlace> chunks_;
   std::vector<uint32_t> free_chunks_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by ordinal; empty where one was removed

@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from hps.common.json_text import Json
 from hps.dashboard.collector import Collector
@@ -28,6 +27,7 @@ from hps.service.messages.addresses import check_exposure, is_loopback, split_ad
 from hps.service.messages.status import Refusal
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import TokenFile
+from hps.service.server.host_header import names_this_machine
 from hps.service.server.http_server import HttpReply, HttpRequest, HttpServer, HttpStream
 from hps.service.server.limits import ServerLimits
 from hps.service.server.tls import TlsFiles, server_context
@@ -152,7 +152,7 @@ class DashboardServer:
     def _answer(self, request: HttpRequest) -> HttpReply | HttpStream:
         if request.path == "/healthz":
             return HttpReply(200, b"ok\n", headers=_HEADERS)
-        if self._is_private and not self._is_named(request.headers.get("host")):
+        if self._is_private and not names_this_machine(request.headers.get("host"), self._host):
             return HttpReply(403, _WRONG_HOST, headers=_HEADERS)
         asked = parse_qs(request.query).get("token")
         header = f"Bearer {asked[0]}" if asked else _authorization(request)
@@ -170,18 +170,6 @@ class DashboardServer:
             return HttpReply(404, b"there is nothing here; the page is /\n", headers=_HEADERS)
         kind, body = self._files[name]
         return HttpReply(200, body, kind, _HEADERS)
-
-    def _is_named(self, given: str | None) -> bool:
-        """True of a Host header that names this machine; of none, for browsers send one."""
-        if given is None:
-            return True
-        host = urlsplit(f"//{given.strip()}").hostname or ""
-        if host in (self._host, "localhost") or host.endswith(".localhost"):
-            return True
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return False
 
     def _kept(self, token: str, path: str) -> HttpReply:
         """Has the browser keep a token where no script sees it, and go on without it."""

@@ -42,7 +42,8 @@ class Publishing:
             key = place, repr(asked.described())
             publisher = self._publishers.get(key)
             if publisher is None:
-                publisher = Publisher(StoreOrigin(self._tables.config.path), place, asked)
+                held = self._tables.store.held_folder
+                publisher = Publisher(StoreOrigin(self._tables.config.path, held), place, asked)
                 self._publishers[key] = publisher
             publisher.options = asked
             return publisher.publish(checkpoint)

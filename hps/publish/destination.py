@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from hps.common.durable_file import sync, write_durably
+from hps.common.durable_file import SyncError, sync, sync_all
 from hps.common.url_text import hidden_url, hidden_urls, is_url
 from hps.errors import ConfigError, HpsError, StoreError
 
@@ -47,8 +47,9 @@ class Destination(Protocol):
     def read(self, name: str) -> bytes:
         """A whole small file. FileNotFoundError: it is not there."""
 
-    def create(self, name: str, data: bytes) -> None:
-        """Makes a file, whole and at once, durable when this returns. TakenError: it is there."""
+    def create(self, name: str, data: bytes, after: Sequence[str] = ()) -> None:
+        """Makes a file, whole and at once, durable when this returns. TakenError: it is there.
+        `after`: files that `write` made, durable before it can be seen."""
 
     def write(self, name: str) -> Any:
         """A context that gives a stream for a file of its own name; it is whole once the context is
@@ -91,6 +92,7 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.shown = str(path)
+        self._named: set[Path] = set()  # folders whose names are durable
 
     def names(self) -> list[str]:
         with self._told("list"):
@@ -109,13 +111,14 @@ class _Folder:
         with self._told("read", name):
             return (self.path / name).read_bytes()
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes, after: Sequence[str] = ()) -> None:
         target = self.path / name
         new = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
         with self._told("write", name):
             self._make_folder(target.parent)
             try:
-                write_durably(new, data)
+                new.write_bytes(data)
+                sync_all([new, *self._unsettled(after)])
                 os.link(new, target)  # never over a file that is there
             except FileExistsError:
                 raise TakenError(errno.EEXIST, f"{target} is there already") from None
@@ -127,17 +130,20 @@ class _Folder:
     def write(self, name: str) -> Iterator[IO[bytes]]:
         target = self.path / name
         with self._told("write", name):
-            self._make_folder(target.parent)
+            self._make_folder(target.parent.parent)
+            target.parent.mkdir(exist_ok=True)  # its name becomes durable with its files
             with target.open("xb") as file:
                 yield file
 
     def settle(self, names: Sequence[str]) -> None:
-        for name in names:
-            with self._told("write", name):
-                sync(self.path / name)
-        for folder in sorted({str(Path(name).parent) for name in names}):
-            with self._told("write", folder):
-                sync(self.path / folder)
+        with self._told("write", names[0] if names else ""):
+            sync_all(self._unsettled(names))
+
+    def _unsettled(self, names: Sequence[str]) -> list[Path]:
+        """Files that `write` made, the folders that hold their names, and those that hold these."""
+        files = [self.path / name for name in names]
+        folders = {file.parent for file in files}
+        return [*files, *sorted(folders | {folder.parent for folder in folders})]
 
     def open(self, name: str) -> IO[bytes]:
         with self._told("read", name):
@@ -155,10 +161,21 @@ class _Folder:
                 target.unlink(missing_ok=True)
 
     def _make_folder(self, folder: Path) -> None:
-        missing = [one for one in (folder, *folder.parents) if not one.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for made in missing:
+        """A folder whose name, and those of the folders above it, are durable when this returns:
+        one after the other, so that of a process that was killed at it one name at most is not."""
+        if folder in self._named and folder.is_dir():
+            return
+        missing: list[Path] = []
+        there = folder
+        while not there.exists():
+            missing.append(there)
+            there = there.parent
+        with suppress(PermissionError):  # made long ago, and by somebody else
+            sync(there.parent)
+        for made in reversed(missing):
+            made.mkdir(exist_ok=True)
             sync(made.parent)
+        self._named.add(folder)
 
     @contextmanager
     def _told(self, verb: str, name: str = "") -> Iterator[None]:
@@ -169,7 +186,7 @@ class _Folder:
         except OSError as error:
             if verb == "read" and isinstance(error, FileNotFoundError):
                 raise
-            place = self.path / name
+            place = error.filename if isinstance(error, SyncError) else self.path / name
             raise StoreError(
                 error.errno, f"cannot {verb} {place}: {error.strerror or error}"
             ) from error
@@ -219,7 +236,7 @@ class _Remote:
     def read(self, name: str) -> bytes:
         return bytes(self._tried("read", name, lambda: self._system.cat_file(self._path(name))))
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes, after: Sequence[str] = ()) -> None:
         def make() -> None:
             self._system.invalidate_cache()
             # Some servers of S3 take no notice of the condition of a put.

@@ -133,14 +133,7 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
-        # First, so that it is still there by the time that the version is. What the newest version
-        # is of comes before it, where an attempt that failed has taken the name from it: of those
-        # that had the name the last two are kept.
-        if before is not None and self._pinned != before.created:
-            self._origin.pin(before, self.pin)
-        self._pinned = None
-        self._origin.pin(after, self.pin)
-        self._pinned = after.created
+        self._pin(before, after)  # first: newer checkpoints may come while it is written
         try:
             follows = newest if before is not None else None
             version = work.make(follows, before, self._wants_base(newest, before))
@@ -148,7 +141,7 @@ class Publisher(Generic[C]):
             work.drop()
             raise
         try:
-            _commit(self._destination, version)
+            _commit(self._destination, version, work.names)
         except TakenError:  # after any other error it may have come to be
             work.drop()
             raise
@@ -159,6 +152,15 @@ class Publisher(Generic[C]):
             not_removed = str(error)
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None, "not_removed": not_removed}
+
+    def _pin(self, before: C | None, after: C) -> None:
+        """What the newest version is of comes first, where an attempt that failed has taken the
+        name from it: of those that had the name the last two are kept."""
+        if before is not None and self._pinned != before.created:
+            self._origin.pin(before, self.pin)
+        self._pinned = None
+        self._origin.pin(after, self.pin)
+        self._pinned = after.created
 
     def _find_before(self, newest: Version | None, after: C) -> tuple[str, C | None]:
         """(why there is none, or empty; the checkpoint of the newest version)."""
@@ -244,10 +246,10 @@ def _remove_strays(destination: Destination, kept: list[int]) -> None:
             destination.remove(folder)
 
 
-def _commit(destination: Destination, version: Version) -> None:
+def _commit(destination: Destination, version: Version, names: Sequence[str]) -> None:
     name, data = file_of(version.number), version.to_bytes()
     try:
-        destination.create(name, data)
+        destination.create(name, data, names)
     except TakenError:
         if destination.read(name) == data:  # our own, of which the answer was lost
             return

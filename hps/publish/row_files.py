@@ -49,11 +49,12 @@ class RowWriter:
         self.num_rows = 0
 
     def write(self, keys: Keys, rows: Images | None = None) -> None:
-        """Appends keys, uint64 [n], and of a file of rows theirs, uint8 [n, row_bytes]."""
+        """Appends keys, uint64 [n], and of a file of rows theirs, uint8 [n, row_bytes]; what are
+        parts of larger arrays, which may be changed after this call, is copied."""
         arrow = self._arrow
-        columns = [arrow.array(keys)]
+        columns = [arrow.array(_kept(keys))]
         if rows is not None:
-            data = arrow.py_buffer(np.ascontiguousarray(rows))
+            data = arrow.py_buffer(_kept(rows))
             kind = self._schema.field("row").type
             columns.append(arrow.FixedSizeBinaryArray.from_buffers(kind, len(keys), [None, data]))
         self._writer.write_batch(arrow.record_batch(columns, schema=self._schema))
@@ -70,6 +71,11 @@ class RowWriter:
     ) -> None:
         if error is None:  # else it is no whole file, and its end is not written
             self._writer.close()
+
+
+def _kept(part: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """The same, in one piece and of its own; one element of a larger array is in one piece, too."""
+    return part.copy() if len(part) == 1 or not part.flags.c_contiguous else part
 
 
 def read_rows(path: Path, row_bytes: int) -> Iterator[tuple[Keys, Images]]:

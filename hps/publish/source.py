@@ -28,14 +28,15 @@ from hps.common.json_text import Json, JsonView
 from hps.common.row_layout import Images, Keys
 from hps.config import TableConfig
 from hps.contracts.tiers import RowTier
-from hps.errors import ConfigError, StoreError
+from hps.errors import ConfigError, MismatchError, StoreError
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.cluster.cluster_store import ClusterStore
-from hps.ssd_store.engine import engine_of
+from hps.ssd_store.engine import SEGMENTS, engine_of
 from hps.ssd_store.open_store import open_store
 from hps.ssd_store.store import Places, SsdStore
 from hps.table.life_rules import native_rules
 
+Folder = tuple[int, int]  # device and number: no other has both while it is open
 _SERVED = ("name", "dim", "initializer", "features", "shared_vocabulary")
 
 
@@ -88,6 +89,7 @@ class Source:
 
     Args:
         path: of the store.
+        folder: the folder itself, which another one may have taken the path of since.
         store: at the checkpoint.
         info: of it, as the store lists it.
         identity: of the store, or of the cluster; of RocksDB's engine empty.
@@ -97,6 +99,7 @@ class Source:
     """
 
     path: Path
+    folder: Folder
     store: RowTier
     info: JsonView
     identity: str
@@ -132,19 +135,26 @@ class Source:
                 cannot be read.
         """
         folder = Path(path).absolute()
-        useful = _useful(folder, checkpoint, beside)
-        store = _open(folder, checkpoint, useful, rows=rows, shares_index=shares_index)
+        other = None if beside is None else beside.store
+        own = other if isinstance(other, SsdStore) else None
+        store = _open(folder, checkpoint, own, rows=rows)
         try:
+            held = _folder_of(folder, store)
             listed = store.checkpoints()
             extras = store.extras(None)
             info = _own(folder, listed, checkpoint)
+            lineage = extras.get(LINEAGE, b"").decode()
+            if rows and isinstance(store, SsdStore):
+                is_after = beside is not None and _is_after(beside, held, listed, info, lineage)
+                store.load_rows(own if is_after else None, shares_index=shares_index)
             tables = tables_from_store(list(store.schemas.values()), extras)
             return cls(
                 path=folder,
+                folder=held,
                 store=store,
                 info=info,
                 identity=_identity(folder, store),
-                lineage=extras.get(LINEAGE, b"").decode(),
+                lineage=lineage,
                 period=decode_period(extras),
                 rules=decode_rules(extras),
                 tables={table.name: table for table in tables},
@@ -229,13 +239,21 @@ class Source:
 
     def changes_since(self, before: "Source", table: str) -> list["PartChanges"]:
         """What may have changed in a table since another checkpoint of the same store, of each of
-        its parts."""
+        its parts.
+
+        Raises:
+            MismatchError: it is of another store, or one of the two of engine "rocksdb".
+        """
         own, others = _parts(self.store), _parts(before.store)
-        assert len(own) == len(others), "a checkpoint of other ranks"
+        pairs = list(zip(own, others, strict=False))
+        if len(own) != len(others) or not all(map(_are_alike, pairs)):
+            raise MismatchError(
+                f"{self.path}: checkpoint {before.name!r} is of another store than {self.name!r}, "
+                "or of other ranks; what has changed between the two cannot be told"
+            )
         found = []
-        for number, (part, other) in enumerate(zip(own, others, strict=True)):
+        for number, (part, other) in enumerate(pairs):
             assert isinstance(part, SsdStore) and isinstance(other, SsdStore)
-            assert part.identity == other.identity, "a checkpoint of other ranks"
             changes = part.changes_since(other, table, self.period, before.period)
             found.append(PartChanges(number, table, part, other, changes))
         return found
@@ -283,43 +301,48 @@ class Source:
         self.close()
 
 
-def _useful(folder: Path, checkpoint: str | int | None, beside: Source | None) -> RowTier | None:
-    """The other store, if its checkpoint is one that this one descends from: only then are rows
-    that both have in the same segments newer than what else the other one has. One that is not kept
-    may be of files that a copy of the store has replaced since, under the same numbers."""
-    if beside is None or not isinstance(beside.store, SsdStore):
-        return None
-    with SsdStore.open(folder, [], read_only=True, checkpoint=checkpoint, rows=False) as store:
-        lineage = store.extras(None, (LINEAGE,)).get(LINEAGE, b"").decode()
-        listed = store.checkpoints()
-        info = _own(folder, listed, checkpoint)
+def _are_alike(pair: tuple[RowTier, RowTier]) -> bool:
+    """Whether two are checkpoints of one store of segments."""
+    one, other = pair
+    if not isinstance(one, SsdStore) or not isinstance(other, SsdStore):
+        return False
+    return one.identity == other.identity
+
+
+def _is_after(
+    beside: Source, folder: Folder, listed: list[Json], info: JsonView, lineage: str
+) -> bool:
+    """Whether another checkpoint is one that this one descends from: only then are rows that both
+    have in the same segments newer than what else the other one has. One that is not kept, or lies
+    in another folder, may be of other files under the same numbers."""
     is_kept = any(one["created"] == beside.created for one in listed)
     is_descendant = lineage == beside.lineage and info["created"] >= beside.created
-    return beside.store if is_kept and is_descendant else None
+    return is_kept and is_descendant and folder == beside.folder
 
 
 def _open(
-    folder: Path,
-    checkpoint: str | int | None,
-    beside: RowTier | None,
-    *,
-    rows: bool,
-    shares_index: bool,
+    folder: Path, checkpoint: str | int | None, beside: SsdStore | None, *, rows: bool
 ) -> RowTier:
+    """The store; one of segments without its rows as yet."""
     if Catalog.load(folder) is not None:
         return ClusterStore.open(folder, [], read_only=True, checkpoint=checkpoint)
-    if engine_of(folder) is None:
+    engine = engine_of(folder)
+    if engine is None:
         raise StoreError(2, f"{folder}: there is no store to publish from")
-    own = beside if isinstance(beside, SsdStore) else None
-    return open_store(
-        folder,
-        [],
-        read_only=True,
-        checkpoint=checkpoint,
-        beside=own,
-        rows=rows,
-        shares_index=shares_index,
-    )
+    rows = rows and engine != SEGMENTS
+    return open_store(folder, [], read_only=True, checkpoint=checkpoint, beside=beside, rows=rows)
+
+
+def _folder_of(path: Path, store: RowTier) -> Folder:
+    """Of the folder that was opened, wherever it is now; of several ranks, and of RocksDB, of what
+    lies at the path."""
+    if isinstance(store, SsdStore):
+        path = store.held_folder()
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise StoreError(error.errno, f"cannot look at {path}: {error.strerror}") from error
+    return found.st_dev, found.st_ino
 
 
 def _own(folder: Path, listed: list[Json], checkpoint: str | int | None) -> JsonView:

@@ -5,13 +5,17 @@ table_files.py, the promoted names of the store.
 """
 
 import os
+from collections.abc import Callable
 
 from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 from hps.publish.options import PublishOptions
 from hps.publish.source import Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
-from hps.ssd_store.promote import promote
+from hps.ssd_store.promote import names_of
+from hps.ssd_store.store import SsdStore
+
+_MOST_EARLIER = 1  # that a name of a publisher can go back over: of those it keeps the files
 
 
 class StoreOrigin:
@@ -19,10 +23,15 @@ class StoreOrigin:
 
     Args:
         path: the store, or the folder of several ranks.
+        held: of one that this process has open for writing `RowTier.held_folder`, so that no copy
+            of it that has taken its path is published for it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], held: Callable[[], object] | None = None
+    ) -> None:
         self._path = path
+        self._held = held
 
     def open(
         self,
@@ -32,25 +41,35 @@ class StoreOrigin:
         shares_index: bool = False,
     ) -> Source:
         """As Origin."""
-        return Source.open(self._path, checkpoint, beside, shares_index=shares_index)
+        source = Source.open(self._path, checkpoint, beside, shares_index=shares_index)
+        try:
+            if self._held is not None:
+                self._held()
+        except BaseException:
+            source.close()
+            raise
+        return source
 
     def find(self, source: JsonView, after: Source, known: Source | None = None) -> Source | None:
         """As Origin."""
         kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
-        if kept and known is not None and known.created == source["created"]:
+        is_known = known is not None and known.created == source["created"]
+        # Of another folder: a copy of the store has taken its place.
+        if kept and is_known and known is not None and known.folder == after.folder:
             return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
     def pin(self, checkpoint: Source, name: str) -> None:
         """As Origin: by a promoted name."""
         known = int(checkpoint.info["id"])
+        own = checkpoint.store if isinstance(checkpoint.store, SsdStore) else None
         try:
-            promote(self._path, known, name)
+            names_of(self._path, own).promote(known, name, _MOST_EARLIER)
         except ConfigError:  # a compaction may have given it another id since
-            own = self._id_now(checkpoint)
-            if own is None or own == known:
+            now = self._id_now(checkpoint)
+            if now is None or now == known:
                 raise
-            promote(self._path, own, name)
+            names_of(self._path).promote(now, name, _MOST_EARLIER)
 
     def _id_now(self, checkpoint: Source) -> int | None:
         """Of a checkpoint, as the store has it now; None: it is not kept."""

@@ -6,7 +6,9 @@ that source.py names.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
@@ -27,6 +29,8 @@ from hps.publish.version import StoredFile
 
 _PIECE_ROWS = 16384
 _FILE_ROWS = 1 << 22
+_HASHED_BESIDE = 1 << 16  # bytes of a piece, from which another thread is worth its while
+_MOST_UNHASHED = 8  # pieces that wait for it, of about a MiB
 
 
 @dataclass(frozen=True)
@@ -375,7 +379,10 @@ class _Files:
 
 
 class HashedFile:
-    """A file whose length and sha256 are counted as it is written. A context manager."""
+    """A file whose length and sha256 are counted as it is written. A context manager.
+
+    Large pieces are hashed by a thread beside what the caller does next: it may not change them.
+    """
 
     def __init__(self, folder: VersionFolder, name: str) -> None:
         self._folder = folder
@@ -384,6 +391,8 @@ class HashedFile:
         self._context = folder.destination.write(name)
         self._stream: IO[bytes] | None = None
         self._sum = hashlib.sha256()
+        self._threads: ThreadPoolExecutor | None = None
+        self._hashed: deque[Future[None]] = deque()  # pieces that are being hashed, in their order
         self._num_bytes = 0
         self.closed = False
 
@@ -391,11 +400,21 @@ class HashedFile:
         """As a stream does."""
         assert self._stream is not None, "outside of its context"
         view = memoryview(data).cast("B")
-        self._sum.update(view)
+        self._hash(view)
         self._stream.write(view)
         self._num_bytes += len(view)
         self._folder.num_bytes += len(view)
         return len(view)
+
+    def _hash(self, view: memoryview) -> None:
+        if len(view) < _HASHED_BESIDE and not self._hashed:
+            self._sum.update(view)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "hps-sha256")
+        while len(self._hashed) >= _MOST_UNHASHED:
+            self._hashed.popleft().result()
+        self._hashed.append(self._threads.submit(self._sum.update, view))
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -418,4 +437,10 @@ class HashedFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._context.__exit__(kind, error, traceback)
+        try:
+            if self._threads is not None:
+                self._threads.shutdown()  # of all that it was given
+            while self._hashed:
+                self._hashed.popleft().result()
+        finally:
+            self._context.__exit__(kind, error, traceback)

@@ -60,6 +60,11 @@ class VersionWriter(Generic[C]):
         self._removed: int | None = None
 
     @property
+    def names(self) -> list[str]:
+        """Of the files of this version, which are not durable yet."""
+        return self._folder.names
+
+    @property
     def num_bytes(self) -> int:
         """Of the files of this version."""
         return self._folder.num_bytes
@@ -72,7 +77,6 @@ class VersionWriter(Generic[C]):
         model = self._model(follows, before, wants_base)  # first: it may be refused
         lineage = secrets.token_hex(8) if follows is None else follows.lineage
         written = self._origin.write(self._folder, self._options, after, before, is_base=wants_base)
-        self._folder.settle()
         if before is not None:
             self._changed = sum(file.rows for one in written for file in one.changed or ())
             self._removed = sum(file.rows for one in written for file in one.removed or ())

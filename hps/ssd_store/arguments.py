@@ -27,7 +27,8 @@ class OpenOptions(TypedDict, total=False):
         what is appended still goes through it. False.
     checkpoint: read-only: the tag or id of the checkpoint to open; None is the current one.
     beside: read-only: a reader of the same store, at a checkpoint taken shortly before this one or
-        after it, whose index this one begins with; of the engine "segments" alone.
+        after it, whose index this one begins with; of the engine "segments" alone. What that one
+        has read of the manifest is not read again.
     shares_index: that index is not copied: from then on the other reader fetches rows and tells
         which keys it has as before, and cannot be scanned, or begin another one. False.
     rows: read-only: False loads none, for schemas, seed, extras and checkpoints alone.

@@ -20,6 +20,7 @@ from hps.ssd_store.cluster.catalog import Catalog, part_folder
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import open_store
 from hps.ssd_store.promoted import Promotion, Promotions, held
+from hps.ssd_store.store import SsdStore
 
 LIVE = "live"
 # Tags that hps gives by itself: such a name would refuse the checkpoint at the end of a training.
@@ -63,7 +64,21 @@ def promote(path: str | os.PathLike[str], checkpoint: str | int, name: str = LIV
     (None, 'day-1')
     'day-1'
     """
-    return _of_folder(path, _whole_folder(path)).promote(checkpoint, name)
+    return names_of(path).promote(checkpoint, name)
+
+
+def names_of(path: str | os.PathLike[str], beside: SsdStore | None = None) -> "NamedCheckpoints":
+    """The checkpoints of a store, or of the folder of several ranks, and their names.
+
+    Args:
+        path: of it.
+        beside: a reader of the store; what it has read of the manifest is not read again.
+
+    Raises:
+        StoreError: as promote.
+    """
+    folder = _whole_folder(path)
+    return NamedCheckpoints(os.fspath(path), folder, lambda: _listed(folder, beside))
 
 
 def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
@@ -75,7 +90,7 @@ def roll_back(path: str | os.PathLike[str], name: str = LIVE) -> Json:
     Raises:
         ConfigError: no such name, or nothing that had it before is kept. StoreError: as promote.
     """
-    return _of_folder(path, _whole_folder(path)).roll_back(name)
+    return names_of(path).roll_back(name)
 
 
 def drop(path: str | os.PathLike[str], name: str) -> Json:
@@ -87,7 +102,8 @@ def drop(path: str | os.PathLike[str], name: str) -> Json:
     Raises:
         ConfigError: no such name. StoreError: as promote.
     """
-    return _of_folder(path, _folder(path)).drop(name)
+    folder = _folder(path)
+    return NamedCheckpoints(os.fspath(path), folder, lambda: _listed(folder)).drop(name)
 
 
 @dataclass(frozen=True)
@@ -105,8 +121,8 @@ class NamedCheckpoints:
     folder: Path
     listed: Callable[[], Sequence[Json]]
 
-    def promote(self, checkpoint: str | int, name: str) -> Json:
-        """As the function `promote`."""
+    def promote(self, checkpoint: str | int, name: str, most_earlier: int = _MOST_EARLIER) -> Json:
+        """As the function `promote`; `most_earlier`: checkpoints that the name can go back over."""
         _check_promotable(name)
         with held(self.folder, Path(self.shown)) as promotions:
             listed = self.listed()
@@ -122,7 +138,7 @@ class NamedCheckpoints:
             before = given[-1].checkpoint if given else None
             if not given or given[-1].created != found["created"]:
                 new = Promotion(found["created"], text, time.time())
-                moved = promotions.with_history(name, [*given[-_MOST_EARLIER:], new])
+                moved = promotions.with_history(name, [*given[-most_earlier:], new])
                 moved.save(self.folder)
             return {"name": name, "checkpoint": text, "id": found["id"], "before": before}
 
@@ -179,10 +195,6 @@ class NamedCheckpoints:
         return given
 
 
-def _of_folder(path: str | os.PathLike[str], folder: Path) -> NamedCheckpoints:
-    return NamedCheckpoints(os.fspath(path), folder, lambda: _listed(folder))
-
-
 def _check_promotable(name: str) -> None:
     """Refuses what cannot be a promoted name.
 
@@ -221,9 +233,9 @@ def _whole_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _listed(folder: Path) -> list[Json]:
+def _listed(folder: Path, beside: SsdStore | None = None) -> list[Json]:
     catalog = Catalog.load(folder)
     if catalog is not None:
         return catalog.described(Promotions.load(folder))
-    with closing(open_store(folder, [], read_only=True, rows=False)) as store:
+    with closing(open_store(folder, [], read_only=True, rows=False, beside=beside)) as store:
         return store.checkpoints()

@@ -194,6 +194,19 @@ class SsdStore:
         where = f"{path}: checkpoint {checkpoint!r}"
         return opened_as_found(lambda: _to_open(path, checkpoint), enter, where)[1]
 
+    def load_rows(self, beside: "SsdStore | None" = None, *, shares_index: bool = False) -> None:
+        """Of a store that was opened read-only with rows=False: loads them, before anybody asks.
+
+        Args:
+            beside, shares_index: as OpenOptions has them.
+
+        Raises:
+            CorruptionError, StoreError: as open.
+        """
+        other = None if beside is None else beside._open_native()
+        self._open_native().load_rows(other, shares_index)
+        self.follow_period()
+
     def __enter__(self) -> Self:
         return self
 

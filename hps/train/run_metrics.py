@@ -16,14 +16,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hps.common.json_text import Json
-from hps.errors import ConfigError, HpsError
+from hps.errors import ConfigError
 from hps.pipeline.clock import add_seconds
 from hps.pipeline.slices import RecentSlices
 from hps.service.messages.addresses import is_loopback, split_address
 from hps.service.server.admission import Admissions
 from hps.service.server.auth import Caller, TokenFile
 from hps.service.server.limits import ServerLimits
-from hps.service.server.metrics_http import MetricsServer
+from hps.service.server.metrics_http import MetricsAccess, MetricsServer
 from hps.service.server.store_metrics import (
     disk_families,
     newest_family,
@@ -125,7 +125,9 @@ class RunMetrics:
             self,
             (host, port),
             tls,
-            lambda header: admissions.identify(header, "metrics"),
+            MetricsAccess(
+                lambda header: admissions.identify(header, "metrics"), tokens is not None
+            ),
             lambda: True,
             {STAGES_PATH: self._stages},
         )
@@ -168,7 +170,7 @@ class RunMetrics:
         try:
             stats = server.stats() if has_rows else {}
             period = server.period if has_rows else None
-        except HpsError:  # what is told of a training may not end it
+        except Exception:  # whatever it is: what is told of a training may not end it
             return
         self._note = RunNote(
             time=time.time(),

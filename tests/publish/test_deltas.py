@@ -174,10 +174,53 @@ def test_a_folder_that_cannot_be_made_durable_is_named(
     with there.write("data/00000001-0a0b0c0d/rows") as file:
         file.write(b"rows")
 
-    def refusing(path: Path) -> None:
-        if path == folder:
-            raise OSError(errno.EIO, "Input/output error")
+    fsync: Callable[[int], None] = os.fsync
 
-    monkeypatch.setattr(destination, "sync", refusing)
+    def refusing(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
     with pytest.raises(hps.StoreError, match=re.escape(f"cannot write {folder}: ")):
         there.settle(["data/00000001-0a0b0c0d/rows"])
+
+
+def test_names_of_folders_that_another_process_made_become_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed before it had made them so."""
+    place = tmp_path / "new" / "pub"
+    (place / "data").mkdir(parents=True)
+    synced: list[str] = []
+    fsync: Callable[[int], None] = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    there = destination.open_destination(place)
+    with there.write("data/00000001-0a0b0c0d/rows") as file:
+        file.write(b"rows")
+    assert str(place) in synced  # the name of `data`
+    there.create("version-00000001.json", b"{}", ["data/00000001-0a0b0c0d/rows"])
+    assert str(place.parent) in synced
+
+
+def test_folders_are_made_one_after_the_other_each_with_a_durable_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a" / "b" / "pub"
+    there_at_sync: list[tuple[str, bool]] = []
+    fsync: Callable[[int], None] = os.fsync
+
+    def noting(descriptor: int) -> None:
+        there_at_sync.append((os.readlink(f"/proc/self/fd/{descriptor}"), place.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    destination.open_destination(place).create("version-00000001.json", b"{}")
+    assert (str(tmp_path), False) in there_at_sync
+    assert (str(tmp_path / "a"), False) in there_at_sync
+    assert (str(place.parent), True) in there_at_sync

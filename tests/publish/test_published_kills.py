@@ -134,7 +134,10 @@ def test_a_version_that_were_visible_before_its_data_is_would_be_found(
     monkeypatch.setattr(
         publisher_module,
         "_commit",
-        lambda place, version: (commit(place, version), place.remove(version.folder)),
+        lambda place, version, names: (
+            commit(place, version, names),
+            place.remove(version.folder),
+        ),
     )
     publish_and_die(world, monkeypatch, None, "auto")
     with pytest.raises(hps.CorruptionError, match="is missing, and a version names it"):

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import hps
-from hps.publish.destination import TakenError, open_destination
-from hps.publish.publisher import Publisher
+from hps.publish import publisher as publisher_module
+from hps.publish.destination import Destination, TakenError, open_destination
+from hps.publish.publisher import Publisher, remove_old
 from hps.publish.source import Source
 from hps.publish.store_origin import StoreOrigin
-from hps.publish.version import listed_versions, load_version
+from hps.publish.version import Version, chain_of, listed_versions, load_version
 from hps.train.published_rows import PublishedRows, RowMemory
 from tests.publish.publish_lab import a_server, a_table, keys_of, newest, push, rows_of, served
 
@@ -155,6 +156,36 @@ def test_old_versions_go_by_number_with_their_files(tmp_path: Path) -> None:
     destination = open_destination(place)
     assert listed_versions(destination) == [5, 6]
     assert len(destination.folders("data")) == 2
+
+
+def test_versions_that_are_known_are_not_read_again_to_remove_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "pub"
+    with a_server(tmp_path / "store") as server:
+        for _ in range(2):
+            push(server, keys_of(1), 1.0)
+            server.publish(place, kind="base", keep=5)
+        push(server, np.arange(500, dtype=np.uint64), 1.0)
+        server.publish(place, kind="base", keep=5)
+        push(server, keys_of(2), 1.0)
+        server.publish(place, kind="delta", keep=5)
+    destination = open_destination(place)
+    known = chain_of(destination)
+    assert [version.number for version in known] == [3, 4]
+    read: list[int] = []
+
+    def reading(place: Destination, number: int) -> Version:
+        read.append(number)
+        return load_version(place, number)
+
+    def unwanted(*given: object) -> None:
+        raise AssertionError("a chain that is known was read")
+
+    monkeypatch.setattr(publisher_module, "load_version", reading)
+    monkeypatch.setattr(publisher_module, "chain_of", unwanted)
+    assert remove_old(destination, 1, known) == [1, 2]  # and not the base that 4 follows
+    assert read == [1, 2] and listed_versions(destination) == [3, 4]
 
 
 def test_versions_that_a_kept_delta_follows_stay(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class LateData:
     def settle(self, names: Sequence[str]) -> None:
         """They are not there yet."""
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: bytes, after: Sequence[str] = ()) -> None:
         self._place.create(name, data)
         time.sleep(_LATE_SECONDS)
         for path, content in self._late.items():

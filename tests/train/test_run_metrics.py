@@ -297,3 +297,47 @@ def test_figures_change_no_bit(log: Path, tmp_path: Path) -> None:
     plain = train(options_of(log, tmp_path / "a", digest=True))
     seen = train(options_of(log, tmp_path / "b", digest=True, metrics="127.0.0.1:0"))
     assert seen["loss_digest"] == plain["loss_digest"] and seen["digests"] == plain["digests"]
+
+
+def test_figures_are_private_to_the_names_of_this_machine(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of others, whose names lead here, are to read nothing."""
+    answers: dict[str, int] = {}
+
+    def look(metrics: RunMetrics) -> None:
+        port = metrics.address.rpartition(":")[2]
+        for host in ("localhost", "127.0.0.1", "evil.example", f"evil.example:{port}"):
+            for path in ("/metrics", "/stages"):
+                request = urllib.request.Request(f"http://{metrics.address}{path}")
+                request.add_header("Host", host)
+                try:
+                    with urllib.request.urlopen(request, timeout=30) as answer:
+                        answers[f"{host}{path}"] = answer.status
+                except urllib.error.HTTPError as error:
+                    answers[f"{host}{path}"] = error.code
+
+    with looking(monkeypatch, look):
+        train(options_of(log, tmp_path / "s", metrics="127.0.0.1:0"), Progress(0.001, StringIO()))
+    assert {code for name, code in answers.items() if "evil" in name} == {403}
+    assert {code for name, code in answers.items() if "evil" not in name} == {200}
+
+
+def test_an_error_of_any_kind_in_a_note_ends_no_training(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: hps.ParameterServer) -> None:
+        raise OSError(5, "Input/output error")
+
+    note = RunMetrics.note
+
+    def noting(self: RunMetrics, *given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(hps.ParameterServer, "stats", failing)
+            note(self, *given)
+
+    monkeypatch.setattr(RunMetrics, "note", noting)
+    told = train(
+        options_of(log, tmp_path / "s", metrics="127.0.0.1:0"), Progress(0.001, StringIO())
+    )
+    assert told["examples"] == BATCHES * BATCH

@@ -191,12 +191,19 @@ class GrpcFront:
         options = self._options
         if options.metrics is None:
             return
-        from hps.service.server.metrics_http import MetricsServer  # only where it is wanted
+        from hps.service.server.metrics_http import (
+            MetricsAccess,
+            MetricsServer,
+        )  # only where it is wanted
 
         host, port = split_address("--metrics", options.metrics)
         identify = partial(self.admissions.identify, peer="metrics")
         self._metrics = MetricsServer(
-            figures, (host, port), options.tls, identify, self.health.is_serving
+            figures,
+            (host, port),
+            options.tls,
+            MetricsAccess(identify, self._tokens is not None),
+            self.health.is_serving,
         )
         self.metrics_port = self._metrics.port
         self._log.info("metrics", address=f"{host}:{self.metrics_port}")

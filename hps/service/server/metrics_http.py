@@ -7,6 +7,7 @@ http_server.py, tls.py.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -14,13 +15,19 @@ from prometheus_client.registry import Collector
 
 from hps.common.json_text import Json
 from hps.errors import ConfigError
+from hps.service.messages.addresses import is_loopback
 from hps.service.messages.status import Refusal
 from hps.service.server.auth import Caller
+from hps.service.server.host_header import names_this_machine
 from hps.service.server.http_server import HttpReply, HttpRequest, HttpServer
 from hps.service.server.tls import TlsFiles, server_context
 
 _PATH = "/metrics"
 _HEALTH_PATH = "/healthz"
+_WRONG_HOST = (
+    b"these figures are asked for by a name that is none of this machine's own; ask localhost, or "
+    b"give tokens to serve them under other names\n"
+)
 
 
 class Figures(Protocol):
@@ -30,6 +37,21 @@ class Figures(Protocol):
         """The figures as one caller sees them."""
 
 
+@dataclass(frozen=True)
+class MetricsAccess:
+    """Who may see the figures.
+
+    Args:
+        identify: given the `authorization` header, the caller; raises a Refusal for whom it does
+            not let in.
+        has_tokens: it asks for some. Without, an address that this machine alone reaches answers
+            only requests whose Host header names this machine.
+    """
+
+    identify: Callable[[str | None], Caller]
+    has_tokens: bool
+
+
 class MetricsServer:
     """Serves the figures from the moment it is made until `stop`.
 
@@ -37,8 +59,7 @@ class MetricsServer:
         figures: what is shown.
         address: host and port; port 0 takes a free one.
         tls: None serves in the clear.
-        identify: given the `authorization` header, the caller; raises a Refusal for whom it does
-            not let in.
+        access: who may see them.
         is_serving: what /healthz says, without a token.
         pages: JSON that is served beside, by path, made when it is asked for.
 
@@ -51,14 +72,17 @@ class MetricsServer:
         figures: Figures,
         address: tuple[str, int],
         tls: TlsFiles | None,
-        identify: Callable[[str | None], Caller],
+        access: "MetricsAccess",
         is_serving: Callable[[], bool],
         pages: Mapping[str, Callable[[], Json]] | None = None,
     ) -> None:
+        self._host = address[0]
+        # Pages of others, whose names an attacker leads here, are to read nothing of it.
+        self._is_private = not access.has_tokens and is_loopback(self._host)
         self._figures = figures
         self._pages = dict(pages or {})
         self._tls = tls
-        self._identify = identify
+        self._identify = access.identify
         self._is_serving = is_serving
         try:
             self._http = HttpServer(address, self._answer)
@@ -92,6 +116,8 @@ class MetricsServer:
             return (
                 HttpReply(200, b"ok\n") if self._is_serving() else HttpReply(503, b"not serving\n")
             )
+        if self._is_private and not names_this_machine(request.headers.get("host"), self._host):
+            return HttpReply(403, _WRONG_HOST)
         known = (_PATH, *self._pages)
         if path not in known:
             here = ", ".join((*known, _HEALTH_PATH))

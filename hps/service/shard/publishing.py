@@ -332,6 +332,11 @@ class ShardPublishing:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 continue
+            try:
+                store.held_folder()  # else a copy of the store may have been opened
+            except BaseException:
+                source.close()
+                raise
             if own is not None and source.identity != f"{own:016x}":
                 source.close()
                 raise MismatchError(

@@ -3,6 +3,7 @@
 Above it: pytest. Below it: Shard.write_part over a real store.
 """
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -239,6 +240,25 @@ def test_a_fault_of_the_program_ends_a_writing(
     monkeypatch.setattr(publishing, "write_tables", fail)
     writing: PartWriting = shard.write_part(an_order(shard, tmp_path / "pub"), 60)
     assert writing.has_ended and "a bug" in writing.trace
+
+
+def test_a_part_is_durable_before_it_is_told_of(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    place = tmp_path / "pub"
+    order = an_order(shard, place)
+    writing = shard.write_part(order, 60)
+    (table,) = writing.files or ()
+    wanted = [str(place / file.name) for file in table.files]
+    assert wanted and {*wanted, str(place / order.folder), str(place / "data")} <= set(synced)
 
 
 def test_places_are_compared_part_by_part() -> None:
