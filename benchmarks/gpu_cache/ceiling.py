@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-
 PIECE_BYTES = 64
 _TABLE_BYTES = 8 << 30
 _COPY_BYTES = 2 << 30

@@ -110,9 +110,7 @@ class TableVerbs(Protocol):
     def new_bags(self) -> _C.DeviceBags:
         """Of no table yet."""
 
-    def bags_of(
-        self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()
-    ) -> _C.DeviceBags:
+    def bags_of(self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()) -> _C.DeviceBags:
         """Of these, at these learning rates; tensors on the device, but for gradients, which may be
         arrays of the host.
 

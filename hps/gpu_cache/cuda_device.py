@@ -63,7 +63,7 @@ class _CudaVerb:
         order = self._order
         order.turn.acquire()
         try:
-            self._on_device.__enter__()
+            self._on_device.__enter__()  # type: ignore[no-untyped-call]
             self._begin()
         except BaseException:
             order.turn.release()

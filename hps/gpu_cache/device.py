@@ -136,7 +136,8 @@ class Arena:
     @property
     def memory(self) -> torch.Tensor:
         """All of it."""
-        return self.piece.memory
+        memory: torch.Tensor = self.piece.memory
+        return memory
 
     def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
         """True if every array has as many elements as that, at least."""

@@ -217,16 +217,14 @@ class DeviceBatch:
         """See TableVerbs."""
         return _C.DeviceBags(*self._place)
 
-    def bags_of(
-        self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()
-    ) -> _C.DeviceBags:
+    def bags_of(self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()) -> _C.DeviceBags:
         """See TableVerbs."""
         bags = self.new_bags()
-        for at, (cache, given, *own, values) in enumerate(tables):
-            plan = cast("DevicePlan", given)
+        for at, (cache, given, offsets, weights, mean, own) in enumerate(tables):
+            plan, values = cast("DevicePlan", given), cast("AnyArray", own)
             if not isinstance(values, torch.Tensor):  # gradients
-                values = self._gradients(cast("DeviceCache", cache), plan, own[0], values)
-            bags.add(plan, *own, values, rates[at] if rates else 0.0)
+                values = self._gradients(cast("DeviceCache", cache), plan, offsets, values)
+            bags.add(plan, offsets, weights, mean, values, rates[at] if rates else 0.0)
         return bags
 
     def _gradients(

@@ -7,7 +7,6 @@ after every sum.
 """
 
 from contextlib import AbstractContextManager
-
 from typing import TYPE_CHECKING
 
 from hps.common.arrays import HostArray
@@ -39,7 +38,8 @@ class Failures:
     @property
     def address(self) -> int:
         """Of the flag on the device."""
-        return self.memory.memory.data_ptr()
+        address: int = self.memory.memory.data_ptr()
+        return address
 
     def new_cache(self) -> int:
         """The number of another cache, from 1."""

@@ -232,9 +232,7 @@ class TablesTogether:
         self._verbs.find_overflow(cast("list[BatchPlan]", bags.plans), bags.rates)
         self._share(stacks, begun)
 
-    def applying(
-        self, bags: _C.DeviceBags, stacks: Sequence[TableStack]
-    ) -> Callable[[], None]:
+    def applying(self, bags: _C.DeviceBags, stacks: Sequence[TableStack]) -> Callable[[], None]:
         """As TableStack.applying of each: one call. Under the lock."""
         assert_held(self._lock)
         for stack in stacks:
