@@ -206,7 +206,6 @@ CROSSING = {
     "Failures.__init__": "the flag",
     "the caller": "gradients",
     "_Chunk.__init__ in Chunks.__init__": "what kernels are given",
-    "Scratch.take in DeviceBatch._make_plans": "scratch of verbs",
 }
 
 
