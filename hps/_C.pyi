@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from hps._C_device import *
+from hps._C_device import *  # noqa: F403
 
 _UInt8s = npt.NDArray[np.uint8]
 _UInt32s = npt.NDArray[np.uint32]

@@ -31,8 +31,8 @@ class DeviceBags {
   // Bags of a plan's batch: offsets and weights None or tensors, values a tensor.
   // Raises:
   //   ValueError: what is not a tensor on the device, of the right type, in one piece.
-  void Add(nb::object plan, nb::handle offsets, nb::handle weights, bool is_mean,
-           nb::handle values, float lr) {
+  void Add(nb::object plan, nb::handle offsets, nb::handle weights, bool is_mean, nb::handle values,
+           float lr) {
     BagsOfPlan bags = {};
     bags.plan = nb::cast<DevicePlanState*>(plan);
     bags.owner = std::move(plan);

@@ -91,8 +91,7 @@ nb::list Uncertain(const nb::list& plans, bool whole) {
     const auto* const plan = nb::cast<DevicePlanState*>(one);
     const bool is_found = plan->state == PlanState::kFound && plan->has_rows > 0 &&
                           plan->epoch == plan->table.ptr->epoch && plan->is_surely_whole();
-    const bool is_pinned =
-        plan->state == PlanState::kPinned && (!whole || plan->is_surely_whole());
+    const bool is_pinned = plan->state == PlanState::kPinned && (!whole || plan->is_surely_whole());
     if (!is_found && !is_pinned) found.append(one);
   }
   return found;
@@ -218,9 +217,10 @@ void BindPlan(nb::module_& module) {
       .def(nb::init<nb::object>(), "table"_a)
       .def_prop_ro("table", [](const DevicePlanState& plan) { return plan.table.owner; })
       .def_prop_ro("memory", [](const DevicePlanState& plan) { return plan.memory.owner; })
-      .def_prop_ro("sums", [](const DevicePlanState& plan) -> nb::object {
-        return plan.sums.ptr == nullptr ? nb::none() : plan.sums.owner;
-      })
+      .def_prop_ro("sums",
+                   [](const DevicePlanState& plan) -> nb::object {
+                     return plan.sums.ptr == nullptr ? nb::none() : plan.sums.owner;
+                   })
       .def_prop_ro("batch", &BytesOf)
       .def("set_arrays", &SetArrays, "batch"_a, "capacity"_a, "memory"_a)
       .def_ro("capacity", &DevicePlanState::capacity)
@@ -268,10 +268,9 @@ void BindDevicePlan(nb::module_& module) {
       .def("take_hits", [](DeviceTable& table) { return std::exchange(table.hits, 0); })
       .def_rw("is_watched", &DeviceTable::is_watched)
       .def_prop_ro("has_pins",
-                   [](const DeviceTable& table) {
-                     return table.num_held < DeviceTable::kMostPins;
-                   })
-      .def("note_held", [](DeviceTable&, DevicePlanState& plan) { plan.Hold(); }, "plan"_a)
+                   [](const DeviceTable& table) { return table.num_held < DeviceTable::kMostPins; })
+      .def(
+          "note_held", [](DeviceTable&, DevicePlanState& plan) { plan.Hold(); }, "plan"_a)
       .def("let_go", [](DeviceTable&, DevicePlanState& plan) { plan.LetGo(); }, "plan"_a);
   BindPlan(module);
   nb::class_<SumsLayout>(module, "SumsLayout")

@@ -92,12 +92,12 @@ struct DeviceTable {
 
   CacheArgs args = {};
   Owned<DeviceMemory> memory;
-  int64_t num_swept;         // buckets a tick of its clock
-  int64_t epoch = 1;         // grows whenever a slot may have moved
-  int64_t num_held = 0;      // plans that pin their window, or may
-  uint32_t number = 0;       // by which its failure is known
-  bool is_watched = false;   // by the host; what a step has left, the device's clock tells
-  int64_t hits = 0;          // keys of batches that were pinned with others, not yet counted
+  int64_t num_swept;        // buckets a tick of its clock
+  int64_t epoch = 1;        // grows whenever a slot may have moved
+  int64_t num_held = 0;     // plans that pin their window, or may
+  uint32_t number = 0;      // by which its failure is known
+  bool is_watched = false;  // by the host; what a step has left, the device's clock tells
+  int64_t hits = 0;         // keys of batches that were pinned with others, not yet counted
   float safe_lr = std::nanf("");
   uint32_t safe_bits = 0;
 };
@@ -202,7 +202,7 @@ struct DevicePlanState {
   int64_t epoch = -1;
   bool is_held = false;  // its table counts it among those that may pin their window
   int64_t num_occurrences = 0;
-  bool pins_if_whole = false;  // a look-up is queued that pins if it finds all rows
+  bool pins_if_whole = false;    // a look-up is queued that pins if it finds all rows
   int64_t first = 0, count = 0;  // of the window; a negative count: all from `first` on
   int8_t has_rows = 0;           // all of the window's; negative: the device knows
   int64_t known_unique = 0;      // negative: the device knows

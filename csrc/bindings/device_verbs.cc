@@ -17,10 +17,10 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-constexpr int64_t kRunLength = 32;  // csrc/optimizer/binary_counter.h
+constexpr int64_t kRunLength = 32;      // csrc/optimizer/binary_counter.h
 constexpr int64_t kAlignedFloats = 64;  // a table's sums begin with a sector
 constexpr const char* kKeysNeeded =
-    "keys must be int64 or uint64 [L] in one piece: a tensor on the device, or an array of the host";
+    "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array";
 
 Plans PlansOf(const nb::list& plans) {
   Plans found;
@@ -46,8 +46,8 @@ struct KeysView {
                              keys, 1, kKeysNeeded),
                          false};
     const nb::dlpack::dtype dtype = found.view.dtype();
-    CheckShape(found.view.num_dims() == 1 && (dtype == nb::dtype<int64_t>() ||
-                                              dtype == nb::dtype<uint64_t>()),
+    CheckShape(found.view.num_dims() == 1 &&
+                   (dtype == nb::dtype<int64_t>() || dtype == nb::dtype<uint64_t>()),
                kKeysNeeded);
     return found;
   }
@@ -211,9 +211,9 @@ std::unique_ptr<TableBlock> DeviceVerbs::Reserve(const nb::list& given,
                                                  uint64_t stream) {
   const Plans plans = PlansOf(given);
   const size_t size = told.size();
-  CheckShape((size == 0 || size == plans.size()) && told_keys.size() == size &&
-                 victims.size() == size,
-             "memory that each table tells to is needed");
+  CheckShape(
+      (size == 0 || size == plans.size()) && told_keys.size() == size && victims.size() == size,
+      "memory that each table tells to is needed");
   auto block = Begin<ReserveArgs>(plans.size(), 4, stream);
   auto* const args = block->args<ReserveArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -243,8 +243,8 @@ std::unique_ptr<TableBlock> DeviceVerbs::Release(const nb::list& given, uint64_t
   auto* const args = block->args<ReserveArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
     block->SetItems(0, i, plans[i]->bound());
-    args[i] = {plans[i]->table.ptr->args, plans[i]->batch, plans[i]->bound(), nullptr, nullptr,
-               nullptr};
+    args[i] = {
+        plans[i]->table.ptr->args, plans[i]->batch, plans[i]->bound(), nullptr, nullptr, nullptr};
   }
   return block;
 }
@@ -291,8 +291,8 @@ std::unique_ptr<TableBlock> DeviceVerbs::Pool(const DeviceBags& bags, uint64_t s
     const BagsOfPlan& one = *tables[i];
     const CacheArgs& cache = one.plan->table.ptr->args;
     block->SetItems(0, i, one.num_bags);
-    args[i] = {cache,      one.plan->batch,       one.offsets,  one.weights, one.values,
-               one.num_rows, one.width / cache.dim, one.is_mean};
+    args[i] = {cache,      one.plan->batch, one.offsets,           one.weights,
+               one.values, one.num_rows,    one.width / cache.dim, one.is_mean};
   }
   return block;
 }
@@ -302,8 +302,8 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
   for (const BagsOfPlan& one : bags.tables) {
     CheckGradients(one);
     const SumSizesOfTable own(one);
-    for (const auto array : {SumsLayout::kPlaces, SumsLayout::kSortedPlaces,
-                             SumsLayout::kPositions, SumsLayout::kBags}) {
+    for (const auto array : {SumsLayout::kPlaces, SumsLayout::kSortedPlaces, SumsLayout::kPositions,
+                             SumsLayout::kBags}) {
       sizes[array] += own.length;
     }
     sizes[SumsLayout::kStarts] += own.bound + 1;
@@ -434,8 +434,8 @@ std::unique_ptr<TableBlock> DeviceVerbs::Try(const nb::list& given, const std::v
   auto* const args = block->args<TryArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
     DeviceTable* const table = plans[i]->table.ptr;
-    args[i] = {table->args,        plans[i]->batch,  SumsOf(*plans[i]), table->SafeBits(rates[i]),
-               plans[i]->bound(), rates[i], table->number};
+    args[i] = {table->args,       plans[i]->batch, SumsOf(*plans[i]), table->SafeBits(rates[i]),
+               plans[i]->bound(), rates[i],        table->number};
   }
   return block;
 }
@@ -453,8 +453,9 @@ std::unique_ptr<TableBlock> DeviceVerbs::Apply(const nb::list& given,
   auto block = BeginKinds(plans, sizeof(ApplyArgs), stream);
   auto* const args = block->args<ApplyArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
-    args[i] = {plans[i]->table.ptr->args, plans[i]->batch, SumsOf(*plans[i]),
-               reinterpret_cast<const Failure*>(failure), plans[i]->bound(), rates[i]};
+    args[i] = {plans[i]->table.ptr->args, plans[i]->batch,
+               SumsOf(*plans[i]),         reinterpret_cast<const Failure*>(failure),
+               plans[i]->bound(),         rates[i]};
   }
   return block;
 }

@@ -82,9 +82,9 @@ void Launcher::Launch(const LaunchableKernel& kernel, const void* args, int64_t 
   if (count == 0) return;
   const int64_t blocks = (count * kernel.lanes + kBlockThreads - 1) / kBlockThreads;
   void* params[] = {const_cast<void*>(args), &count};
-  const int code = launch_(
-      kernel.function, static_cast<unsigned>(std::min(blocks, most_blocks_)), 1, 1, kBlockThreads,
-      1, 1, 0, reinterpret_cast<void*>(stream), static_cast<void**>(params), nullptr);
+  const int code = launch_(kernel.function, static_cast<unsigned>(std::min(blocks, most_blocks_)),
+                           1, 1, kBlockThreads, 1, 1, 0, reinterpret_cast<void*>(stream),
+                           static_cast<void**>(params), nullptr);
   RequireDone(code, "a kernel");
   ++num_launches_;
 }
@@ -138,8 +138,7 @@ void TableBlock::Queue(const nb::args& launches) {
   std::vector<Launch> wanted;
   wanted.reserve(launches.size() / 2);
   for (size_t i = 0; i < launches.size(); i += 2) {
-    wanted.push_back(
-        {&launcher_->Find(NameOf(launches[i])), nb::cast<size_t>(launches[i + 1])});
+    wanted.push_back({&launcher_->Find(NameOf(launches[i])), nb::cast<size_t>(launches[i + 1])});
   }
   Queue(wanted);
 }

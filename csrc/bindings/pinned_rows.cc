@@ -3,8 +3,8 @@
 // table more costs Python nothing. What is in any way unusual is left to Python, which tells what
 // is wrong with it, or does it table by table.
 //
-// Above it: hps/tiers/tables_together.py; the objects are PooledRead, RowUpdate and BatchRows. Below
-// it: device_bags.h.
+// Above it: hps/tiers/tables_together.py; the objects are PooledRead, RowUpdate and BatchRows.
+// Below it: device_bags.h.
 #include <nanobind/nanobind.h>
 
 #include "bindings/bind.h"
@@ -126,10 +126,9 @@ bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& st
     if (rate == nullptr) return false;
     const nb::object pooling = Get(update, names.pooling), grads = Get(update, names.grads);
     const auto rounded = static_cast<float>(lr);
-    const bool is_added =
-        pooling.is_none() ? bags.AddIfRight(part.owner, part.plan, nb::handle(), nb::handle(),
-                                            false, grads, rounded)
-                          : AddPooled(part, pooling, grads, rounded, &bags);
+    const bool is_added = pooling.is_none() ? bags.AddIfRight(part.owner, part.plan, nb::handle(),
+                                                              nb::handle(), false, grads, rounded)
+                                            : AddPooled(part, pooling, grads, rounded, &bags);
     if (!is_added) return false;
     const BagsOfPlan& added = bags.tables.back();
     if (added.num_rows != added.num_bags) return false;

@@ -1,5 +1,5 @@
-// hps._C.find_ids, give_rates, find_parts: what a step over many tables is made from, read from Python's own
-// objects in one call, so that a table more costs Python nothing.
+// hps._C.find_ids, give_rates, find_parts: what a step over many tables is made from, read from
+// Python's own objects in one call, so that a table more costs Python nothing.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -58,7 +58,7 @@ bool GiveRates(const nb::list& groups, const std::vector<double>& known, nb::dic
   return true;
 }
 
-// The parts of an array, which lie one behind the other, that have a value somewhere; their numbers.
+// The parts of an array, one behind the other, that have a value somewhere; their numbers.
 std::vector<int64_t> FindParts(
     nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> values,
     const std::vector<int64_t>& lengths, uint8_t value) {

@@ -9,7 +9,7 @@ all would take the registers of the greediest.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,15 +19,13 @@ from hps import _C
 from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.contracts.table_verbs import BagsOfTable, RowsOfTable
+from hps.gpu_cache.batched_cache import BatchedCache, cache_of
 from hps.gpu_cache.device import Device, HostCopy, Memory
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import SumsArena
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.ring import Chunks, Scratch
-
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_cache import DeviceCache
 
 _MOVED = "rows that may have moved"
 _DLPACK_KINDS = {"cpu": 1, "cuda": 2}
@@ -160,7 +158,7 @@ class DeviceBatch:
     def end_reserve(self, plans: Sequence[BatchPlan]) -> list[bool]:
         """See TableVerbs."""
         given = cast("Sequence[DevicePlan]", plans)
-        return [plan.settle(cast("DeviceCache", plan.table).row_bytes) for plan in given]
+        return [plan.settle(cache_of(plan).row_bytes) for plan in given]
 
     def fill(self, tables: Sequence[RowsOfTable]) -> None:
         """See TableVerbs."""
@@ -223,12 +221,12 @@ class DeviceBatch:
         for at, (cache, given, offsets, weights, mean, own) in enumerate(tables):
             plan, values = cast("DevicePlan", given), cast("AnyArray", own)
             if not isinstance(values, torch.Tensor):  # gradients
-                values = self._gradients(cast("DeviceCache", cache), plan, offsets, values)
+                values = self._gradients(cast("BatchedCache", cache), plan, offsets, values)
             bags.add(plan, offsets, weights, mean, values, rates[at] if rates else 0.0)
         return bags
 
     def _gradients(
-        self, cache: "DeviceCache", plan: DevicePlan, offsets: Any, values: AnyArray
+        self, cache: BatchedCache, plan: DevicePlan, offsets: Any, values: AnyArray
     ) -> torch.Tensor:
         """Those of the host on the device."""
         num_rows = plan.num_occurrences if offsets is None else len(offsets) - 1
@@ -312,4 +310,4 @@ def _with_keys(
 
 def _is_current(plan: DevicePlan) -> bool:
     """True if the plan's rows are in place. May wait."""
-    return cast("DeviceCache", plan.table).is_current(plan)
+    return cache_of(plan).is_current(plan)

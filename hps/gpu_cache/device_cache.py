@@ -55,7 +55,7 @@ class DeviceCache(DeviceRows):
         self._failures = failures
         if failures.batch is None:
             failures.batch = self._batch_type(device, failures)
-        self._batch: DeviceBatch = failures.batch
+        self._batch = cast("DeviceBatch", failures.batch)
         self.number = failures.new_cache()
 
     @property
@@ -137,7 +137,7 @@ class DeviceCache(DeviceRows):
 
     def is_looked_up(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
-        return plan.is_looked_up
+        return bool(plan.is_looked_up)
 
     def end_find(self, plan: DevicePlan) -> None:
         """See QueuedCache."""

@@ -8,17 +8,15 @@ write to pinned memory of the host, all tables' to one piece: it waits once, for
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from hps import _C
 from hps.common.arrays import HostArray
 from hps.contracts.table_verbs import RowsOfTable
 from hps.gpu_cache.answers import Answers
+from hps.gpu_cache.batched_cache import cache_of
 from hps.gpu_cache.device import Device
 from hps.gpu_cache.device_plan import DevicePlan, State
-
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_cache import DeviceCache
 
 # Rounds of tables that had a free slot when they were looked up, and of all tables.
 _FREE_SLOTS = ("PlaceFirst", 1, "GroupByEmptier", 1, "PlaceEmptier", 1, "PlaceOther", 1)
@@ -40,7 +38,7 @@ class Reserves:
 
     def begin(self, plans: list[DevicePlan]) -> None:
         """Of plans whose windows were looked up, with numbers that are known. Within a verb."""
-        caches = [_cache(plan) for plan in plans]
+        caches = [cache_of(plan) for plan in plans]
         missing = [plan.num_missing for plan in plans]
         # No slot is taken, and none has all the pins that it can have: the host knows the answer.
         is_sure = all(cache.has_pins for cache in caches) and not any(missing)
@@ -76,7 +74,7 @@ class Reserves:
         for one in tables:
             plan, count = cast("DevicePlan", one.plan), one.plan.num_missing
             assert plan.state is State.RESERVED, f"fill in state {plan.state}"
-            if one.rows.shape != (count, _cache(plan).row_bytes) or one.found.shape != (count,):
+            if one.rows.shape != (count, cache_of(plan).row_bytes) or one.found.shape != (count,):
                 raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
         lacking = [one for one in tables if len(one.found)]
         if lacking:
@@ -114,11 +112,7 @@ class Reserves:
         assert all(plan.state is State.RESERVED for plan in plans), "cancel of what has no slots"
         self._native.release(plans, self._device.stream()).launch("Cancel", 0)
         for plan in plans:
-            cache = _cache(plan)
+            cache = cache_of(plan)
             cache.epoch += 1
             plan.forget_reserve()
             cache.let_go(plan)
-
-
-def _cache(plan: DevicePlan) -> "DeviceCache":
-    return cast("DeviceCache", plan.table)

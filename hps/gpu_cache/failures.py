@@ -7,13 +7,9 @@ after every sum.
 """
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from hps.common.arrays import HostArray
 from hps.gpu_cache.device import Device, DeviceEvent, Memory
-
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_batch import DeviceBatch
 
 
 class Failures:
@@ -30,7 +26,7 @@ class Failures:
         self._seen: HostArray = self._pinned.numpy().view(dtype)
         self._flag = self._seen["is_set"]
         self._num_caches = 0
-        self.batch: DeviceBatch | None = None  # the verbs of all who share it
+        self.batch: object = None  # the verbs of all who share it
         with self.verb():
             device.fill(self.memory.memory, 0)
             self._copied: DeviceEvent = device.event()

@@ -89,6 +89,7 @@ class CachedTier:
         self.turn = _C.Turn()
         self.counters = CacheCounters()
         self.idle_plans: list[BatchPlan] = []  # guarded by the lock
+        self.plans_in_flight: set[BatchPlan] = set()  # of rows that hold pins by a plan of theirs
         self._moving: BatchPlan | None = None
         # The tiers with rows on their way, and perhaps others, of those that share the set, a
         # server's. Set before the table is used; guarded by the lock.
@@ -297,10 +298,17 @@ class CachedTier:
         return self.cache.make_plan(np.empty(0, np.uint64), None)
 
     def keep_plan(self, plan: BatchPlan) -> None:
-        """Keeps a plan's memory for the next caller. Under the lock."""
+        """Keeps a plan's memory for the next caller; it is in flight no more. Under the lock."""
         assert_held(self.lock)
+        self.plans_in_flight.discard(plan)
         if len(self.idle_plans) < MAX_IDLE_PLANS:
             self.idle_plans.append(plan)
+
+    def hold_plan(self, plan: BatchPlan) -> None:
+        """Notes that a plan holds pins, or is about to, for erase to look at, until it is kept as
+        an idle one. Under the lock."""
+        assert_held(self.lock)
+        self.plans_in_flight.add(plan)
 
     # What the tiers from here on down hold.
 

@@ -72,7 +72,6 @@ class TableStack(CachedTier):
         self.rows_expired = 0  # by periods that began since the store was opened
         self._stored_before = below.num_rows()  # without what the cache has created since
         self._pinned: weakref.WeakSet[HoldsRows] = weakref.WeakSet()
-        self.plans_in_flight: set[BatchPlan] = set()  # of rows that hold pins by a plan of theirs
 
     @property
     def version(self) -> int:
@@ -322,17 +321,6 @@ class TableStack(CachedTier):
         """Notes that `rows` holds pins, or is about to, for erase to look at. Under the lock."""
         assert_held(self.lock)
         self._pinned.add(rows)
-
-    def hold_plan(self, plan: BatchPlan) -> None:
-        """Notes that a plan holds pins, or is about to, for erase to look at, until it is kept as
-        an idle one. Under the lock."""
-        assert_held(self.lock)
-        self.plans_in_flight.add(plan)
-
-    def keep_plan(self, plan: BatchPlan) -> None:
-        """As CachedTier has it."""
-        self.plans_in_flight.discard(plan)
-        super().keep_plan(plan)
 
     def unpin(self, plan: BatchPlan) -> None:
         """Drops the pins of a plan; may be repeated, after an interrupt. Under the lock."""
