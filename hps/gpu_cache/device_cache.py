@@ -126,7 +126,7 @@ class DeviceCache(DeviceRows):
             return False
         if plan.has_rows is None:
             plan.has_rows = plan.num_missing == 0
-        return plan.has_rows and plan.is_whole_batch
+        return bool(plan.has_rows) and plan.is_whole_batch
 
     def reserve(self, plan: DevicePlan) -> bool:
         """See RowCache. Waits for the look-up; where keys are missing, for the answer and for rows
