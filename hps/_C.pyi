@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from hps._C_device import *  # noqa: F403
+
 _UInt8s = npt.NDArray[np.uint8]
 _UInt32s = npt.NDArray[np.uint32]
 _Float32s = npt.NDArray[np.float32]
@@ -335,8 +337,6 @@ class GpuCache(_RowCache[GpuPlan]):
 _Fields = list[tuple[str, str, int]]
 
 def gpu_kernels() -> tuple[dict[str, tuple[int, _Fields]], dict[str, tuple[str, int, str]]]: ...
-def gpu_kernel_source() -> str: ...
-def run_gpu_kernel(kernel: str, args: bytes, count: int) -> None: ...
 def gpu_cache_args(
     *,
     optimizer_kind: str,

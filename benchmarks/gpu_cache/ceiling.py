@@ -8,18 +8,26 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-
-from hps.gpu_cache.cuda_device import LaunchStream
 
 PIECE_BYTES = 64
 _TABLE_BYTES = 8 << 30
 _COPY_BYTES = 2 << 30
 _PIECES = 1 << 25
 _BLOCK = 256
+
+
+class LaunchStream(NamedTuple):
+    """A stream as CuPy's launches want it: they ask for nothing but its address.
+
+    CuPy's own class for streams of others takes longer to make than a launch, and warns each time
+    that it is deprecated.
+    """
+
+    ptr: int
 
 
 class Timer(Protocol):

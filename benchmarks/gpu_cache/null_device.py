@@ -8,8 +8,7 @@ small that this is the time of asking for them. Every row is in the gpu_cache: t
 that none is missing. The stages run one after the other in one thread.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from benchmarks.common.report import comparison_row
 from benchmarks.common.server import scratch_server
 from benchmarks.common.timing import Samples
 from benchmarks.gpu_cache.options import LR
+from hps import _C
 from hps.common.arrays import HostArray
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
@@ -48,26 +48,20 @@ _PHASES = ("warm", "pin", *_TRAINING)
 class ResidentPlan(DevicePlan):
     """A plan that knows the very keys it was made of, as the server knows a tensor on a device."""
 
-    given: Any = None
+    keys: Any = None
 
     def matches(self, keys: Any) -> bool:
-        assert keys is self.given, "other keys than those that were pinned"
+        assert keys is self.keys, "other keys than those that were pinned"
         return True
 
 
 class ResidentBatch(DeviceBatch):
     """A DeviceBatch that takes arrays of the host for tensors of its device."""
 
-    def tensor(self, values: Any) -> Any:
-        return super().tensor(_tensor(values))
-
-    def make_plans(self, tables: Any) -> None:
-        given = []
-        for one in tables:
-            assert isinstance(one.plan, ResidentPlan)
-            one.plan.given = one.keys
-            given.append(one._replace(keys=_tensor(one.keys.view(np.int64))))
-        super().make_plans(given)
+    def _make_plans(self, plans: Any, keys: Any, given: Any) -> None:
+        for plan, own in zip(plans, keys, strict=True):
+            plan.keys = own
+        super()._make_plans(plans, [_tensor(own.view(np.int64)) for own in keys], keys)
 
 
 class ResidentCache(DeviceCache):
@@ -76,12 +70,8 @@ class ResidentCache(DeviceCache):
     For devices that are the host, for which the server hands on arrays.
     """
 
-    def make_plan(self, keys: Any, plan: DevicePlan | None) -> DevicePlan:
-        if plan is None:
-            plan = ResidentPlan(self._device, self._order, self._args)
-        return super().make_plan(keys, plan)
-
     _batch_type = ResidentBatch
+    _plan_type = ResidentPlan
 
 
 def _tensor(values: Any) -> Any:
@@ -92,17 +82,20 @@ class NullDevice:
     """Keeps the contract of hps/gpu_cache/device.py and does nothing, but answers.
 
     Args:
-        num_unique: keys of every batch, all of which are here.
+        num_keys: of every batch of a table, all of which are here.
+        num_unique: distinct ones.
         num_tables: that are asked together.
     """
 
-    def __init__(self, num_unique: int, num_tables: int) -> None:
+    def __init__(self, num_keys: int, num_unique: int, num_tables: int) -> None:
         self.torch_device = torch.device("cpu")
         self.args = KernelArgs()
-        self.num_launches = 0
+        launch, copy = _C.idle_driver()
+        functions = dict.fromkeys(self.args.lanes, 1)
+        self.launcher = _C.Launcher(launch=launch, copy=copy, functions=functions, most_blocks=1)
         numbers = np.zeros(1, self.args.dtype("BatchNumbers"))
         numbers["num_unique"] = numbers["window_size"] = num_unique
-        presence = np.full(num_unique, DIRTY, np.uint8)
+        presence = np.full(num_keys, DIRTY, np.uint8)
         # By their bytes: what copies to the host bring, if anything.
         self._answers = {
             tables * len(one): np.tile(one, tables)
@@ -119,11 +112,13 @@ class NullDevice:
         """See Device."""
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
+    def stream(self) -> int:
+        """See Device."""
+        return 0
+
     def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """See Device."""
-        if count:
-            assert args.nbytes and self.args.lanes[kernel]
-            self.num_launches += 1
+        self.launcher.launch(kernel, args.tobytes(), count, 0)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """See Device."""
@@ -159,10 +154,15 @@ class NullDevice:
         """See Device."""
         return self
 
-    @contextmanager
-    def verb(self, *memory: torch.Tensor) -> Iterator[None]:
+    def verb(self, *memory: object, plans: object = ()) -> "NullDevice":
         """See VerbOrder."""
-        yield
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 def _bytes(array: HostArray) -> HostArray:
@@ -184,7 +184,7 @@ class NullSteps:
         bags = make_bags(torch.arange(0, length + 1, KEYS_A_BAG), length, "bags")
         self._pooling = BagPooling(bags, None, False)
         self._out = torch.empty(EXAMPLES, DIM)
-        self._grads = np.zeros((EXAMPLES, DIM), np.float32)
+        self._grads = torch.zeros(EXAMPLES, DIM)
         self._rows: dict[str, Any] = {}
         self._updates: list[RowUpdate] = []
 
@@ -239,7 +239,7 @@ class NullSteps:
 def measure(num_tables: int, repetitions: int) -> tuple[dict[str, Samples], int]:
     """Microseconds by phase, of all and of the training thread; launches a step."""
     keys = np.arange(EXAMPLES * KEYS_A_BAG, dtype=np.uint64) // 2
-    device = NullDevice(len(np.unique(keys)), num_tables)
+    device = NullDevice(len(keys), len(np.unique(keys)), num_tables)
     failures = Failures(device)
     names = [f"table{i}" for i in range(num_tables)]
     optimizer = hps.RowWiseAdagrad(lr=LR)
@@ -255,9 +255,9 @@ def measure(num_tables: int, repetitions: int) -> tuple[dict[str, Samples], int]
     with scratch_server(tables, num_tables * 2**20, 1, gpu=gpu, tiers=tiers) as server:
         steps = NullSteps(server, names, keys)
         steps.microseconds()
-        device.num_launches = 0
+        before = device.launcher.num_launches
         found = [steps.microseconds() for _ in range(repetitions)]
-    launches, rest = divmod(device.num_launches, repetitions * _STEPS)
+    launches, rest = divmod(device.launcher.num_launches - before, repetitions * _STEPS)
     assert rest == 0, "steps differ"
     sums = {"all threads": _PHASES, "training thread": _TRAINING} | {one: (one,) for one in _PHASES}
     samples = {

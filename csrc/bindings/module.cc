@@ -20,6 +20,9 @@ NB_MODULE(_C, module) {
   // leak.
   nb::set_leak_warnings(false);
   hps::BindBatchTransform(module);
+  hps::BindDevicePlan(module);
+  hps::BindLauncher(module);
+  hps::BindDeviceVerbs(module);
   hps::BindDramCache(module);
   hps::BindFewRows(module);
   hps::BindGpuCache(module);
@@ -30,6 +33,7 @@ NB_MODULE(_C, module) {
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindLifeRules(module);
   hps::BindMachine(module);
+  hps::BindPinnedRows(module);
   hps::BindReader(module);
   hps::BindRecords(module);
   hps::BindShardPlan(module);

@@ -1,12 +1,15 @@
-// hps._C.find_ids, give_rates: what a step over many tables is made from, read from Python's own
-// objects in one call, so that a table more costs Python nothing.
+// hps._C.find_ids, give_rates, find_parts: what a step over many tables is made from, read from
+// Python's own objects in one call, so that a table more costs Python nothing.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/cache_options.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -55,10 +58,29 @@ bool GiveRates(const nb::list& groups, const std::vector<double>& known, nb::dic
   return true;
 }
 
+// The parts of an array, one behind the other, that have a value somewhere; their numbers.
+std::vector<int64_t> FindParts(
+    nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> values,
+    const std::vector<int64_t>& lengths, uint8_t value) {
+  std::vector<int64_t> found;
+  const uint8_t* first = values.data();
+  const uint8_t* const end = first + values.size();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    CheckShape(0 <= lengths[i] && lengths[i] <= end - first, "the lengths of parts are needed");
+    const auto length = static_cast<size_t>(lengths[i]);
+    if (length > 0 && std::memchr(first, value, length) != nullptr) {
+      found.push_back(static_cast<int64_t>(i));
+    }
+    first += length;
+  }
+  return found;
+}
+
 }  // namespace
 
 void BindStepInputs(nb::module_& module) {
   module.def("find_ids", &FindIds, "features"_a, "tables"_a);
+  module.def("find_parts", &FindParts, "values"_a, "lengths"_a, "value"_a);
   module.def("give_rates", &GiveRates, "groups"_a, "known"_a, "rates"_a);
 }
 

@@ -1,16 +1,17 @@
 // TensorView: where the numbers of a torch tensor or a numpy array lie, for verbs that are called
 // so often that making an array of a tensor would tell.
 //
-// Above it: table_batch.cc. Below it: nanobind; DLPack's table of functions, by which torch says
-// where a tensor lies without making anything. Only numbers in the host's memory without gaps
-// between them are taken; nothing is copied. A tensor of a class of its own is none here: it may
-// hold no numbers.
+// Above it: table_batch.cc, device_bags.h. Below it: nanobind; DLPack's table of functions, by
+// which torch says where a tensor lies without making anything. Only numbers of one device's
+// memory, the host's if none is named, without gaps between them are taken; nothing is copied. A
+// tensor of a class of its own is none here: it may hold no numbers.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bindings/cache_options.h"
 
@@ -26,8 +27,21 @@ struct ExchangeFunctions {
   void* current_work_stream;
 };
 
+// Where tensors are looked for, as DLPack names it; the host's memory.
+struct TensorDevice {
+  int32_t type = 1;
+  int32_t number = 0;
+};
+
 class TensorView {
  public:
+  // Of a torch tensor that lies there without gaps; nothing of anything else.
+  static std::optional<TensorView> On(TensorDevice device, nb::handle value) {
+    TensorView view;
+    if (!view.LookAtTensor(value, device)) return std::nullopt;
+    return view;
+  }
+
   // Of an object with so many dimensions.
   // Raises:
   //   ValueError: `what` is needed.
@@ -50,12 +64,12 @@ class TensorView {
   }
 
   nb::dlpack::dtype dtype() const { return dtype_; }
+  int32_t num_dims() const { return num_dims_; }
   int64_t shape(int32_t dim) const { return shape_[dim]; }
   void* data() const { return data_; }
 
  private:
   static constexpr int32_t kMostDims = 2;
-  static constexpr int32_t kHost = 1;  // of DLPack's kinds of devices
 
   TensorView() = default;
 
@@ -86,7 +100,7 @@ class TensorView {
     return found->major_version == 1 ? found : nullptr;
   }
 
-  bool LookAtTensor(nb::handle value) {
+  bool LookAtTensor(nb::handle value, TensorDevice device = {}) {
     const ExchangeFunctions* const functions = FunctionsOf(value.type());
     if (functions == nullptr) return false;
     nb::dlpack::dltensor found;
@@ -94,7 +108,9 @@ class TensorView {
       PyErr_Clear();
       return false;
     }
-    if (found.device.device_type != kHost || found.ndim > kMostDims) return false;
+    const bool is_there =
+        found.device.device_type == device.type && found.device.device_id == device.number;
+    if (!is_there || found.ndim > kMostDims) return false;
     const bool is_whole = found.dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
     // A tensor of torch may stand for the negatives of what lies there.
     if (!is_whole && nb::cast<bool>(value.attr("is_neg")())) return false;

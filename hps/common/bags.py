@@ -83,10 +83,14 @@ class BagPooling:
                 f"{where}: bags of {self.bags.num_occurrences} keys, and {num_keys} keys are given"
             )
 
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Offsets and weights."""
+        return self.bags.offsets, self.weights
+
     def arguments(self, device: str) -> PoolArguments:
         """Offsets, weights and mean, as caches and plans take them: arrays, or tensors on a
         device."""
-        offsets, weights = self.bags.offsets, self.weights
+        offsets, weights = self.tensors()
         if device != HOST:
             return cast("PoolArguments", (offsets, weights, self.is_mean))
         return offsets.numpy(), None if weights is None else weights.numpy(), self.is_mean

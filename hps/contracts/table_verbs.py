@@ -1,7 +1,8 @@
 """TableVerbs: a step's verbs over several caches of one device, each one call for all of them.
 
 Above it: the servers' batches. Below it: hps/gpu_cache/device_batch.py. Each verb does what its
-namesake of hps/contracts/row_cache.py does with one cache; that is the case of one table here.
+namesake of hps/contracts/row_cache.py does with one cache; that is the case of one table here. A
+plan knows its cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,39 +11,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.common.arrays import AnyArray, Offsets
 from hps.common.row_layout import Floats, Images
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
-
-
-class OfTable(NamedTuple):
-    """A batch of one table.
-
-    Args:
-        cache: of the table.
-        plan: a plan of that cache.
-        lr: the learning rate, for verbs that take one.
-    """
-
-    cache: AnyRowCache
-    plan: BatchPlan
-    lr: float = 0.0
-
-
-class KeysOfTable(NamedTuple):
-    """Keys of one table.
-
-    Args:
-        cache: of the table.
-        plan: a plan of that cache, which they are to become.
-        keys: uint64 [L], or a tensor of the device.
-        pins: they are to be pinned at once if every row is in its slot; none is on its way.
-    """
-
-    cache: AnyRowCache
-    plan: BatchPlan
-    keys: AnyArray
-    pins: bool = False
 
 
 class BagsOfTable(NamedTuple):
@@ -89,49 +61,78 @@ class TableVerbs(Protocol):
     """Of caches of one device, no cache twice in a call. None waits for the device but where that
     is said."""
 
+    @property
+    def has_failed(self) -> bool:
+        """True if a cache has a failure to tell by `failed_key`; what is under way is not waited
+        for."""
+
     def ask(
-        self, tables: Sequence[tuple[AnyRowCache, AnyArray]]
-    ) -> list[Callable[[], NDArray[np.uint8]]]:
-        """Queues `contains` of each; what it returns waits, and needs no lock."""
+        self, caches: Sequence[AnyRowCache], keys: Sequence[AnyArray]
+    ) -> Callable[[], NDArray[np.uint8]]:
+        """Queues `contains` of each cache's keys; what it returns waits, needs no lock, and has the
+        answers one behind the other."""
 
-    def look_up(self, tables: Sequence[KeysOfTable]) -> None:
-        """Queues make_plan, and find of all keys; and the pins of those that are to be pinned."""
+    def look_up(
+        self,
+        plans: Sequence[BatchPlan],
+        keys: Sequence[AnyArray],
+        given: Sequence[object],
+        pins: Sequence[bool],
+    ) -> None:
+        """Queues make_plan, and find of all keys; and the pins of those that are to be pinned.
 
-    def look_again(self, tables: Sequence[OfTable]) -> None:
+        Args:
+            keys: uint64 [L], or a tensor of the device, which each plan's are to become.
+            given: the very tensors that they came as, by which a step will name them; or None.
+            pins: they are to be pinned at once if every row is in its slot; none is on its way.
+        """
+
+    def look_again(self, plans: Sequence[BatchPlan]) -> None:
         """Queues find of all keys, of plans in whose tables slots have moved since they were looked
         up."""
 
-    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+    def begin_reserve(self, plans: Sequence[BatchPlan]) -> bool:
         """Queues a reserve of each, whose window was looked up. False, and nothing is queued, if
         slots of one have moved since: `look_again`. Waits for the look-ups, if they were not waited
         for."""
 
-    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+    def end_reserve(self, plans: Sequence[BatchPlan]) -> list[bool]:
         """Waits for what `begin_reserve` has queued, missing keys and victims with it; which were
         granted. Without the lock."""
 
     def fill(self, tables: Sequence[RowsOfTable]) -> None:
         """Publishes the missing rows of each."""
 
-    def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
-        """Which plans of those that were looked up to be pinned are. Waits for the look-ups, if
-        they were not waited for."""
+    def pin_found(self, plans: Sequence[BatchPlan]) -> list[BatchPlan]:
+        """Those plans of looked up ones which are pinned. Waits for the look-ups, if they were not
+        waited for."""
 
-    def pool(self, tables: Sequence[BagsOfTable]) -> None:
+    def new_bags(self) -> _C.DeviceBags:
+        """Of no table yet."""
+
+    def bags_of(self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()) -> _C.DeviceBags:
+        """Of these, at these learning rates; tensors on the device, but for gradients, which may be
+        arrays of the host.
+
+        Raises:
+            ValueError: another type or shape.
+        """
+
+    def pool(self, bags: _C.DeviceBags) -> None:
         """Pools each batch, which the plan's window is."""
 
-    def sum_gradients(self, tables: Sequence[BagsOfTable]) -> None:
+    def sum_gradients(self, bags: _C.DeviceBags) -> None:
         """Sums gradients by key into each plan."""
 
-    def find_overflow(self, tables: Sequence[OfTable]) -> None:
-        """Tries each plan's step; the first table that has a sum, or a row after its step, that is
-        not finite tells it by `failed_key`."""
+    def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
+        """Tries each plan's step at its learning rate; the first table that has a sum, or a row
+        after its step, that is not finite tells it by `failed_key`."""
 
-    def apply(self, tables: Sequence[OfTable]) -> None:
+    def apply(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
         """The optimizers, once a key. Changes nothing of any table while a refused gradient is
         unsaid."""
 
-    def abandon(self, tables: Sequence[OfTable]) -> None:
+    def abandon(self, plans: Sequence[BatchPlan]) -> None:
         """Takes back what each plan holds, however far it came. Waits for a reserve that is
         queued."""
 

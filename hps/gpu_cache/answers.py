@@ -5,11 +5,10 @@ csrc/gpu_cache/reserve_kernels.h, which writes.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hps.common.arrays import HostArray
 from hps.gpu_cache.device import Device, DeviceEvent
-from hps.gpu_cache.device_sums import starts_of
 
 _NUMBERS_BYTES = 256  # at least, of a table's numbers; what follows is as aligned
 _ALIGNMENT = 16  # of row images
@@ -33,7 +32,7 @@ class Answers:
             (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * row_bytes)
             for count, row_bytes in tables
         ]
-        starts = starts_of([size for of_table in sizes for size in of_table])
+        starts = [0, *accumulate(size for of_table in sizes for size in of_table)]
         self._missing = [count for count, _ in tables]
         self._parts = [starts[at : at + 4] for at in range(0, len(starts) - 1, 3)]
         self._host = device.empty_pinned(starts[-1])

@@ -1,36 +1,26 @@
 """CudaDevice: one CUDA device as the gpu_cache uses it: memory, kernels, copies, order of streams.
 
 Above it: device_cache.py, whose verbs run on torch's current stream; the contract is device.py's.
-Below it: torch (memory, copies, streams, prefix sums, sorts), CuPy (kernel launches, NVRTC).
+Below it: torch (memory, copies, streams, prefix sums, sorts), CuPy (modules, NVRTC), the driver's
+library, which is looked for where a device is opened: hps._C launches by its functions.
 """
 
+import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
-from typing import NamedTuple
+from collections.abc import Sequence
+from types import ModuleType, TracebackType
+from typing import Any
 
-import numpy as np
 import torch
 
+from hps import _C
 from hps.common.arrays import HostArray
 from hps.config import kernel_cache_folder
 from hps.errors import ConfigError
 from hps.gpu_cache.device import Memory
 from hps.gpu_cache.kernels import KernelArgs, cached_kernels
 
-_BLOCK_THREADS = 256
 _BLOCKS_PER_PROCESSOR = 16  # resident ones are at most this many; more items are strided over
-
-
-class LaunchStream(NamedTuple):
-    """A stream as CuPy's launches want it: they ask for nothing but its address.
-
-    CuPy's own class for streams of others takes longer to make than a launch, and warns each time
-    that it is deprecated.
-    """
-
-    ptr: int
 
 
 class CudaVerbOrder:
@@ -43,31 +33,71 @@ class CudaVerbOrder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._turn = threading.RLock()
-        self._last = _new_event()
-        self._last_stream: torch.cuda.Stream | None = None
+        self.device = device
+        self.turn = threading.RLock()
+        self.last = _new_event()
+        self.last_stream: torch.cuda.Stream | None = None
 
-    @contextmanager
-    def verb(self, *memory: Memory | torch.Tensor) -> Iterator[None]:
+    def verb(
+        self, *memory: Memory | torch.Tensor, plans: Sequence[_C.DevicePlanState] = ()
+    ) -> "_CudaVerb":
         """See VerbOrder. Blocks nothing on the host."""
-        with self._turn, torch.cuda.device(self._device):
-            stream = torch.cuda.current_stream()
-            if self._last_stream is not None and self._last_stream != stream:
-                stream.wait_event(self._last)
-            # The memory may be given back while this verb is queued, and not on its own stream.
-            number = stream.cuda_stream
-            for one in memory:
-                if not isinstance(one, Memory):
-                    one.record_stream(stream)
-                elif number not in one.streams:
-                    one.memory.record_stream(stream)
-                    one.streams.add(number)
-            try:
-                yield
-            finally:
-                self._last.record(stream)
-                self._last_stream = stream
+        return _CudaVerb(self, memory, plans)
+
+
+class _CudaVerb:
+    """One verb; a context manager, for there are several a step."""
+
+    def __init__(
+        self,
+        order: CudaVerbOrder,
+        memory: tuple[Memory | torch.Tensor, ...],
+        plans: Sequence[_C.DevicePlanState],
+    ) -> None:
+        self._order = order
+        self._memory = memory
+        self._plans = plans
+        self._on_device = torch.cuda.device(order.device)
+
+    def __enter__(self) -> None:
+        order = self._order
+        order.turn.acquire()
+        try:
+            self._on_device.__enter__()  # type: ignore[no-untyped-call]
+            self._begin()
+        except BaseException:
+            order.turn.release()
+            raise
+
+    def _begin(self) -> None:
+        order = self._order
+        self._stream = stream = torch.cuda.current_stream()
+        if order.last_stream is not None and order.last_stream != stream:
+            stream.wait_event(order.last)
+        # The memory may be given back while this verb is queued, and not on its own stream.
+        number = stream.cuda_stream
+        new = _C.memory_of(list(self._plans), number, all=False) if self._plans else []
+        for one in self._memory:
+            if not isinstance(one, Memory):
+                one.record_stream(stream)
+            elif one.is_new_to(number):
+                new.append(one)
+        for piece in new:
+            piece.memory.record_stream(stream)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        order = self._order
+        try:
+            order.last.record(self._stream)
+            order.last_stream = self._stream
+            self._on_device.__exit__(kind, error, traceback)
+        finally:
+            order.turn.release()
 
 
 class CudaDevice:
@@ -87,7 +117,6 @@ class CudaDevice:
         nvrtc = _require_nvrtc(name)
         with torch.cuda.device(self.torch_device):
             properties = torch.cuda.get_device_properties(self.torch_device)
-            self._max_blocks = properties.multi_processor_count * _BLOCKS_PER_PROCESSOR
             path = cached_kernels(
                 nvrtc,
                 self.args.source(),
@@ -96,6 +125,12 @@ class CudaDevice:
             )
             module = self._cupy.RawModule(path=str(path))
             self._functions = {kernel: module.get_function(kernel) for kernel in self.args.lanes}
+        self.launcher = _C.Launcher(
+            **_driver_functions(),
+            functions={name: one.kernel.ptr for name, one in self._functions.items()},
+            most_blocks=properties.multi_processor_count * _BLOCKS_PER_PROCESSOR,
+        )
+        self._threads = threading.local()
 
     def kernel_attributes(self) -> dict[str, dict[str, int]]:
         """By kernel: registers, bytes of local memory and so on, as the driver has them."""
@@ -123,17 +158,18 @@ class CudaDevice:
                 f"{error}; use smaller batches, or free memory of the host"
             ) from error
 
+    def stream(self) -> int:
+        """See Device."""
+        if not hasattr(self._threads, "has_context"):
+            # The driver's own functions need a context that is this thread's; torch's make it so.
+            torch.cuda.mem_get_info(self.torch_device)
+            self._threads.has_context = True
+        number: int = torch.cuda.current_stream().cuda_stream
+        return number
+
     def launch(self, kernel: str, args: HostArray, count: int) -> None:
         """See Device."""
-        if count == 0:
-            return
-        threads = count * self.args.lanes[kernel]
-        blocks = min(-(-threads // _BLOCK_THREADS), self._max_blocks)
-        stream = LaunchStream(torch.cuda.current_stream().cuda_stream)
-        grid, block = (blocks,), (_BLOCK_THREADS,)
-        # By value. Of an array with fields CuPy would have numpy list all of them, for some 50 us.
-        words = args.view(np.dtype((np.void, args.nbytes)))
-        self._functions[kernel](grid, block, (words, np.int64(count)), stream=stream)
+        self.launcher.launch(kernel, args.tobytes(), count, self.stream())
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """See Device."""
@@ -169,6 +205,14 @@ class CudaDevice:
 def _new_event() -> torch.cuda.Event:
     event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     return event
+
+
+def _driver_functions() -> dict[str, int]:
+    """Addresses of what queues kernels and copies, in the driver's library; torch has loaded it."""
+    library = ctypes.CDLL("libcuda.so.1")
+    names = {"launch": "cuLaunchKernel", "copy": "cuMemcpyHtoDAsync_v2"}
+    found: dict[str, Any] = {key: getattr(library, name) for key, name in names.items()}
+    return {key: ctypes.cast(one, ctypes.c_void_p).value or 0 for key, one in found.items()}
 
 
 def _require_cupy(name: str) -> ModuleType:

@@ -4,13 +4,14 @@ Above it: device_plan.py, device_cache.py. Below it: cuda_device.py keeps this c
 in tests a device of host memory does, which runs the same kernels through hps._C.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from hps import _C
 from hps.common.arrays import HostArray
 from hps.gpu_cache.kernels import KernelArgs
 
@@ -27,25 +28,19 @@ class DeviceEvent(Protocol):
         """True if everything before the point is done."""
 
 
-class Memory:
-    """A piece of a device's memory that many verbs work on.
-
-    Args:
-        memory: all of it.
-    """
-
-    def __init__(self, memory: torch.Tensor) -> None:
-        self.memory = memory
-        # Numbers of the streams for which the allocator knows that they work on it, too: to be told
-        # once of each is enough, for it looks when the memory comes back.
-        self.streams: set[int] = set()
+# A piece of a device's memory that many verbs work on: its tensor, and for which streams the
+# allocator knows that they work on it, too.
+Memory = _C.DeviceMemory
 
 
 class VerbOrder(Protocol):
     """Orders the verbs of the caches of a device, whichever streams they are issued on."""
 
-    def verb(self, *memory: "Memory | torch.Tensor") -> AbstractContextManager[None]:
-        """What is queued inside comes after all earlier verbs; `memory` outlives it."""
+    def verb(
+        self, *memory: Memory | torch.Tensor, plans: "Sequence[_C.DevicePlanState]" = ()
+    ) -> AbstractContextManager[object]:
+        """What is queued inside comes after all earlier verbs; `memory` outlives it, and so does
+        that of the plans, of their tables and of their sums."""
 
 
 class Device(Protocol):
@@ -53,6 +48,10 @@ class Device(Protocol):
 
     torch_device: torch.device
     args: KernelArgs
+    launcher: _C.Launcher  # of kernels, and of copies of what they are given
+
+    def stream(self) -> int:
+        """The current stream's number, as the launcher takes it. Within a verb."""
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         """Uninitialised uint8 [num_bytes] on the device. ConfigError if it has not that much."""
@@ -111,17 +110,6 @@ class HostCopy:
         return array
 
 
-class HostPart:
-    """Bytes [first, end) of an array on its way to the host."""
-
-    def __init__(self, copy: HostCopy, first: int, end: int) -> None:
-        self._copy, self._first, self._end = copy, first, end
-
-    def wait(self) -> HostArray:
-        """As HostCopy.wait."""
-        return self._copy.wait()[self._first : self._end]
-
-
 def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     """Queues a copy of a host array, which may change at once, to as many bytes on the device."""
     pinned = device.empty_pinned(max(1, array.nbytes))[: array.nbytes]
@@ -148,7 +136,8 @@ class Arena:
     @property
     def memory(self) -> torch.Tensor:
         """All of it."""
-        return self.piece.memory
+        memory: torch.Tensor = self.piece.memory
+        return memory
 
     def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
         """True if every array has as many elements as that, at least."""

@@ -1,39 +1,38 @@
 """DeviceBatch: a step's verbs over the tables of a device: one launch a kernel for all of them.
 
 Above it: device_cache.py, whose verbs are the case of one table; the server's batches, for a whole
-step (hps/contracts/table_verbs.py). Below it: table_block.py, device_sums.py, and the kernels of
-csrc/gpu_cache that are given Tables. Tables of several optimizers are tried and applied by a launch
-for each kind of optimizer among them: one kernel for all would take the registers of the greediest.
+step (hps/contracts/table_verbs.py). Below it: hps._C.DeviceVerbs, which packs what the kernels are
+given in a call for all tables, and launches them; ring.py, device_sums.py. Tables of several
+optimizers are tried and applied by a launch for each kind of optimizer among them: one kernel for
+all would take the registers of the greediest.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.common.arrays import AnyArray
-from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
-from hps.gpu_cache.batched_cache import BatchedCache
-from hps.gpu_cache.device import Device, HostCopy, HostPart, Memory, to_device
-from hps.gpu_cache.device_plan import FLAGS_A_WORD, DevicePlan, State
+from hps.contracts.row_cache import AnyRowCache, BatchPlan
+from hps.contracts.table_verbs import BagsOfTable, RowsOfTable
+from hps.gpu_cache.batched_cache import BatchedCache, cache_of
+from hps.gpu_cache.device import Device, HostCopy, Memory
+from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
-from hps.gpu_cache.device_sums import Sums, SumsArena, TableSizes, float_sizes, starts_of
+from hps.gpu_cache.device_sums import SumsArena
 from hps.gpu_cache.failures import Failures
-from hps.gpu_cache.table_block import TableBlock
+from hps.gpu_cache.ring import Chunks, Scratch
 
-_AnyOfTable = OfTable | BagsOfTable | KeysOfTable
-_Given = tuple[
-    BatchedCache, DevicePlan, torch.Tensor | None, torch.Tensor | None, bool, Any
-]  # BagsOfTable, whose arrays are tensors but for gradients of occurrences
-_POOL_FIELDS = ("offsets", "weights", "out", "num_examples", "num_features", "is_mean")
+_MOVED = "rows that may have moved"
+_DLPACK_KINDS = {"cpu": 1, "cuda": 2}
 
 
 class DeviceBatch:
-    """Verbs over caches of one device; keeps nothing.
+    """Verbs over the caches of one device, which share it.
 
     Args:
         device: of the caches.
@@ -43,453 +42,272 @@ class DeviceBatch:
     def __init__(self, device: Device, failures: Failures) -> None:
         self._device = device
         self._failures = failures
-        self._reserves = Reserves(device, failures.order)
+        self._order = failures.order
+        place = device.torch_device
+        self._place = (_DLPACK_KINDS[place.type], place.index or 0)
+        self._scratch = Scratch(device)
+        with self._order.verb():
+            self._chunks = Chunks(device, self._order)
+        ring = _C.BlockRing(self._chunks.next)
+        self._native = _C.DeviceVerbs(device.launcher, ring, *self._place)
+        self._reserves = Reserves(device, self._native)
+        self._numbers_bytes = device.args.dtype("BatchNumbers").itemsize
 
     # hps/contracts/table_verbs.py says what each does.
 
+    @property
+    def has_failed(self) -> bool:
+        """See TableVerbs."""
+        return self._failures.is_seen
+
     def ask(
-        self, tables: Sequence[tuple[AnyRowCache, AnyArray]]
-    ) -> list[Callable[[], NDArray[np.uint8]]]:
+        self, caches: Sequence[AnyRowCache], keys: Sequence[AnyArray]
+    ) -> Callable[[], NDArray[np.uint8]]:
         """See TableVerbs."""
-        device, lengths = self._device, [len(keys) for _, keys in tables]
-        starts = starts_of(lengths)
-        if starts[-1] == 0:
-            return [lambda: np.empty(0, np.uint8)] * len(tables)
-        caches = [cast("BatchedCache", cache) for cache, _ in tables]
-        with self._failures.order.verb(*[cache.piece for cache in caches]):
-            given = self._keys_on_device([keys for _, keys in tables])
-            presence = device.empty(starts[-1])
-            base = presence.data_ptr()
-            block = TableBlock(
-                device,
-                "Contains",
-                caches,
-                [lengths],
-                {
-                    "keys": [one.data_ptr() for one in given],
-                    "presence": [base + start for start in starts[:-1]],
-                    "slots": 0,
-                    "first_pinned": 0,
-                },
-            )
+        count = sum(map(len, keys))
+        if count == 0:
+            return lambda: np.empty(0, np.uint8)
+        tables, keys = list(cast("Sequence[_C.DeviceTable]", caches)), list(keys)
+        with self._verb([], *[table.piece for table in tables]):
+            presence, copied = self._scratch.take(count, 8 * count)
+            base = self._scratch.address
+            stream = self._device.stream()
+            block = self._native.contains(tables, keys, base + presence, base + copied, stream)
             block.launch("Contains", 0)
-            copy = HostCopy(device, presence)
-        return [HostPart(copy, *ends).wait for ends in pairwise(starts)]
+            return HostCopy(self._device, self._scratch.tensor(presence, count)).wait
 
-    def _keys_on_device(self, arrays: Sequence[AnyArray]) -> list[torch.Tensor]:
-        """int64 [n] of each, those of the host in one piece of memory. Within a verb."""
-        device = self._device
-        of_host = {
-            at: np.ascontiguousarray(keys).view(np.int64)
-            for at, keys in enumerate(arrays)
-            if not (isinstance(keys, torch.Tensor) and keys.device == device.torch_device)
-        }
-        found: dict[int, torch.Tensor] = {}
-        if of_host:
-            starts = starts_of([len(keys) for keys in of_host.values()])
-            copied = device.empty(8 * max(1, starts[-1])).view(torch.int64)[: starts[-1]]
-            to_device(device, np.concatenate(list(of_host.values())), copied)
-            parts = [copied[first:end] for first, end in pairwise(starts)]
-            found = dict(zip(of_host, parts, strict=True))
-        return [
-            found[at] if at in found else cast("torch.Tensor", keys).view(torch.int64)
-            for at, keys in enumerate(arrays)
-        ]
-
-    def look_up(self, tables: Sequence[KeysOfTable]) -> None:
+    def look_up(
+        self,
+        plans: Sequence[BatchPlan],
+        keys: Sequence[AnyArray],
+        given: Sequence[object],
+        pins: Sequence[bool],
+    ) -> None:
         """See TableVerbs."""
-        self.make_plans(tables)
-        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
-            plan.set_window(0, -1)
-            # Of rows that may have all their pins the host has to hear.
-            if one.pins and cache.has_pins:
-                cache.note_held(plan)
-                plan.pins_if_whole = True
-        self.find([OfTable(one.cache, one.plan) for one in tables])
+        made, keys = list(cast("Sequence[DevicePlan]", plans)), list(keys)
+        with self._making(made, keys):
+            self._make_plans(made, keys, list(given))
+            _C.start_windows(made, pins)
+            self._find(made)
 
-    def make_plans(self, tables: Sequence[KeysOfTable]) -> None:
-        """The keys become the plans', and are numbered."""
-        for one in tables:
-            one.cache.abandon(one.plan)
-        device, plans = self._device, _plans(tables)
-        lengths = [len(one.keys) for one in tables]
-        on_device = [one.keys for one in tables if isinstance(one.keys, torch.Tensor)]
-        with self._failures.order.verb(*_memory(tables), *on_device):
-            for plan, length in zip(plans, lengths, strict=True):
-                plan.prepare(length)
-            given = self._keys_on_device([one.keys for one in tables])
-            ranks, before, own = self._ranks(lengths)
-            block = TableBlock(
-                device,
-                "PlaceKey",
-                plans,
-                [[plan.num_id_entries for plan in plans], lengths],
-                {
-                    "batch.first_ranks": own,
-                    "keys": [plan.arena.address("keys") for plan in plans],
-                    "given": [one.data_ptr() for one in given],
-                    "rank_before": before,
-                },
-            )
-            block.launch("BeginPlan", 0)
-            if sum(lengths) == 0:
-                return
-            block.launch("PlaceKey", 1)
-            block.launch("FlagFirst", 1)
-            device.prefix_sum(ranks)
+    def make_plan(self, plan: DevicePlan, keys: AnyArray) -> None:
+        """The keys become the plan's, and are numbered."""
+        with self._making([plan], [keys]):
+            self._make_plans([plan], [keys], [None])
+
+    def _making(
+        self, plans: list[DevicePlan], keys: list[AnyArray]
+    ) -> AbstractContextManager[object]:
+        """A verb that makes plans, which hold nothing then."""
+        self._give_back(plans)
+        return self._verb(plans, *[one for one in keys if isinstance(one, torch.Tensor)])
+
+    def _make_plans(
+        self, plans: list[DevicePlan], keys: list[AnyArray], given: list[object]
+    ) -> None:
+        count, num_copied = self._native.prepare(plans, keys, given)
+        ranks, copied = self._scratch.take(4 * count, 8 * num_copied)
+        base = self._scratch.address
+        stream = self._device.stream()
+        block = self._native.place(plans, keys, base + ranks, base + copied, stream)
+        block.launch("BeginPlan", 0, "PlaceKey", 1, "FlagFirst", 1)
+        if count:
+            self._add_up_ranks(ranks, count)
             block.launch("NumberKey", 1)
 
-    def _ranks(self, sizes: Sequence[int]) -> tuple[torch.Tensor, list[int], list[int]]:
-        """Memory for ranks of all tables one behind the other, int32, and of each table the
-        addresses of the rank before its own, or 0, and of its own."""
-        starts = starts_of(sizes)
-        ranks = self._device.empty(4 * max(1, starts[-1])).view(torch.int32)[: starts[-1]]
-        own = [ranks.data_ptr() + 4 * start for start in starts[:-1]]
-        before = [at - 4 if start else 0 for at, start in zip(own, starts, strict=False)]
-        return ranks, before, own
+    def _add_up_ranks(self, offset: int, count: int) -> None:
+        self._device.prefix_sum(self._scratch.tensor(offset, 4 * count).view(torch.int32))
 
-    def find(self, tables: Sequence[OfTable]) -> None:
+    def find(self, plans: Sequence[DevicePlan]) -> None:
         """Looks each plan's window up, which was set."""
-        device, plans, caches = self._device, _plans(tables), _caches(tables)
-        states = {plan.state for plan in plans}
-        assert states <= {State.KEYS, State.FOUND}, f"a look-up in states {states}"
-        bounds, size = [plan.bound for plan in plans], device.args.dtype("BatchNumbers").itemsize
-        words = [-(-bound // FLAGS_A_WORD) for bound in bounds]
-        with self._failures.order.verb(*_memory(tables)):
-            # May find no memory; nothing is queued by then, so that nothing is half done.
-            told, host = device.empty(size * len(plans)), device.empty_pinned(size * len(plans))
-            block = TableBlock(
-                device,
-                "FindSlot",
-                plans,
-                [
-                    [max(1, bound) for bound in bounds],
-                    [max(1, count) for count in words],
-                    [max(own, cache.num_swept) for own, cache in zip(words, caches, strict=True)],
-                ],
-                {
-                    "first": [plan.first for plan in plans],
-                    "count": [plan.count for plan in plans],
-                    "bound": bounds,
-                    "told": [told.data_ptr() + size * at for at in range(len(plans))],
-                    "pins": [plan.pins_if_whole for plan in plans],
-                },
-            )
-            block.launch("FindSlot", 0)
-            block.launch("ListMissing", 1)
-            copy = HostCopy(device, told, host)
-            block.launch("EndFind", 2)
-        for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
-            plan.found(HostPart(copy, at * size, (at + 1) * size), cache.epoch)
+        with self._verb(plans := list(plans)):
+            self._find(plans)
 
-    def look_again(self, tables: Sequence[OfTable]) -> None:
+    def _find(self, plans: list[DevicePlan]) -> None:
+        num_bytes = self._numbers_bytes * len(plans)
+        # May find no memory; nothing is queued by then, so that nothing is half done.
+        host = self._device.empty_pinned(num_bytes)
+        [told] = self._scratch.take(num_bytes)
+        block = self._native.find(plans, self._scratch.address + told, self._device.stream())
+        block.launch("FindSlot", 0, "ListMissing", 1)
+        copy = HostCopy(self._device, self._scratch.tensor(told, num_bytes), host)
+        block.launch("EndFind", 2)
+        _C.note_found(plans, copy)
+
+    def look_again(self, plans: Sequence[BatchPlan]) -> None:
         """See TableVerbs."""
         moved = [
-            one
-            for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True)
-            if plan.state is not State.FOUND or plan.epoch != cache.epoch
+            plan for plan in cast("Sequence[DevicePlan]", plans) if not _C.are_reservable([plan])
         ]
-        for plan in _plans(moved):
+        for plan in moved:
             plan.set_window(0, -1)
         if moved:
             self.find(moved)
 
-    def begin_reserve(self, tables: Sequence[OfTable]) -> bool:
+    def begin_reserve(self, plans: Sequence[BatchPlan]) -> bool:
         """See TableVerbs."""
-        return self._reserves.begin(tables)
+        given = list(cast("Sequence[DevicePlan]", plans))
+        if not _C.are_reservable(given):
+            return False
+        if given:
+            self._take_numbers(given)
+            with self._verb(given):
+                self._reserves.begin(given)
+        return True
 
-    def end_reserve(self, tables: Sequence[OfTable]) -> list[bool]:
+    def end_reserve(self, plans: Sequence[BatchPlan]) -> list[bool]:
         """See TableVerbs."""
-        return [
-            plan.settle(cache.row_bytes)
-            for cache, plan in zip(_caches(tables), _plans(tables), strict=True)
-        ]
+        given = cast("Sequence[DevicePlan]", plans)
+        return [plan.settle(cache_of(plan).row_bytes) for plan in given]
 
     def fill(self, tables: Sequence[RowsOfTable]) -> None:
         """See TableVerbs."""
-        self._reserves.fill(tables)
+        with self._verb([cast("DevicePlan", one.plan) for one in tables]):
+            self._reserves.fill(tables)
 
-    def pin_found(self, tables: Sequence[OfTable]) -> list[bool]:
+    def pin_found(self, plans: Sequence[BatchPlan]) -> list[BatchPlan]:
         """See TableVerbs."""
-        pinned = [plan.end_pinning() for plan in _plans(tables)]
-        for cache, plan, is_pinned in zip(_caches(tables), _plans(tables), pinned, strict=True):
-            if not is_pinned:
-                cache.let_go(plan)
-        return pinned
+        given = list(cast("Sequence[DevicePlan]", plans))
+        self._take_numbers(given)
+        return cast("list[BatchPlan]", _C.end_pinning(given))
 
-    def abandon(self, tables: Sequence[OfTable]) -> None:
+    def _take_numbers(self, plans: list[DevicePlan]) -> None:
+        """Waits for the look-ups of plans."""
+        for plan in _C.take_numbers(plans):
+            assert plan.num_missing >= 0  # asks for them anew
+
+    def abandon(self, plans: Sequence[BatchPlan]) -> None:
         """See TableVerbs."""
-        by_state: dict[State, list[OfTable]] = {}
-        for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
-            plan.settle(cache.row_bytes)
-            plan.end_pinning()
-            by_state.setdefault(plan.state, []).append(one)
-            if plan.state not in (State.RESERVED, State.PINNED):
-                cache.let_go(plan)
-        self._reserves.cancel(by_state.get(State.RESERVED, []))
-        self.release(by_state.get(State.PINNED, []))
+        given = list(cast("Sequence[DevicePlan]", plans))
+        if len(_C.plans_in(given, State.PINNED)) < len(given):
+            self._settle(given)
+        self.release(_C.plans_in(given, State.PINNED))
 
-    def release(self, tables: Sequence[OfTable]) -> None:
+    def _settle(self, plans: list[DevicePlan]) -> None:
+        """Waits for what is queued of plans; then those that do not pin hold nothing."""
+        self.end_reserve(plans)
+        pinning = [plan for plan in plans if plan.pins_if_whole]
+        self._take_numbers(pinning)
+        _C.end_pinning(pinning)
+        if reserved := _C.plans_in(plans, State.RESERVED):
+            with self._verb(reserved):
+                self._reserves.cancel(reserved)
+        _C.holding_plans(plans)
+
+    def _give_back(self, plans: list[DevicePlan]) -> None:
+        """Plans of any state hold nothing then."""
+        if holding := _C.holding_plans(plans):
+            self.abandon(holding)
+
+    def release(self, plans: Sequence[DevicePlan]) -> None:
         """Drops the pins of plans that pin their windows."""
-        plans = _plans(tables)
-        assert all(plan.state is State.PINNED for plan in plans), "release of what is not pinned"
-        bounds = [plan.bound for plan in plans]
+        plans = list(plans)
+        assert len(_C.plans_in(plans, State.PINNED)) == len(plans), "release of what is not pinned"
         if not plans:
             return
-        with self._failures.order.verb(*_memory(tables)):
-            block = TableBlock(
-                self._device,
-                "Release",
-                plans,
-                [bounds],
-                {"bound": bounds, "victims": 0, "told": 0, "told_keys": 0},
-            )
-            block.launch("Release", 0)
-        for cache, plan in zip(_caches(tables), plans, strict=True):
-            # Rows may have moved since the reserve if other batches reserved meanwhile.
-            plan.state = State.FOUND
-            cache.let_go(plan)
+        with self._verb(plans):
+            self._native.release(plans, self._device.stream()).launch("Release", 0)
+        _C.set_released(plans)
 
-    def pool(self, tables: Sequence[BagsOfTable]) -> None:
-        """See TableVerbs; offsets, weights and values are tensors on the device."""
-        plans, items, rows = [], [], []
-        given = self._given(tables)
-        for cache, plan, offsets, weights, mean, out in given:
-            assert cache.is_current(plan) and plan.is_whole_batch, "pool of rows not in place"
-            assert offsets is not None, "a pool has bags"
-            examples, width = out.shape
-            features = width // cache.dim
-            cache.check_floats(out, (examples, features * cache.dim), "out [B, F * dim]")
-            _check_offsets(offsets)
-            if offsets.shape[0] != examples * features + 1:
-                raise ValueError("offsets [F * B + 1] are needed")
-            if examples * features == 0:
-                continue
-            plans.append(plan)
-            items.append(examples * features)
-            factors = 0 if weights is None else weights.data_ptr()
-            rows.append((offsets.data_ptr(), factors, out.data_ptr(), examples, features, mean))
-        if not plans:
-            return
-        fields = dict(zip(_POOL_FIELDS, zip(*rows, strict=True), strict=True))
-        with self._failures.order.verb(*_memory(tables)):
-            TableBlock(self._device, "Pool", plans, [items], fields).launch("Pool", 0)
+    # Rows of a batch.
 
-    def sum_gradients(self, tables: Sequence[BagsOfTable]) -> None:
-        """See TableVerbs; offsets and weights are tensors on the device, gradients may be arrays of
-        the host."""
-        given = self._given(tables)
-        for cache, plan, offsets, _, _, grads in given:
-            if offsets is None:
-                shape = (plan.num_occurrences, cache.dim)
-                cache.check_floats(grads, shape, "grads [L, dim]")
-            else:
-                _check_offsets(offsets)
-                shape = (offsets.shape[0] - 1, cache.dim)
-                cache.check_floats(grads, shape, "grads [F * B, dim]")
-        given = [one for one in given if one[1].num_occurrences]
-        if not given:
-            return
-        own = [one for _, _, _, *rest in given for one in rest if isinstance(one, torch.Tensor)]
-        with self._failures.order.verb(*_memory(given), *own):
-            self._sum(given)
-
-    def _given(self, tables: Sequence[BagsOfTable]) -> "list[_Given]":
-        """As they are given, of bags all tensors."""
-        given: list[_Given] = []
-        for cache, plan, offsets, weights, mean, values in cast("Sequence[_Given]", tables):
-            if offsets is None:
-                given.append((cache, plan, None, None, False, values))
-                continue
-            factors = None if weights is None else self.tensor(weights)
-            bags = self.tensor(offsets), factors, mean, self.tensor(values)
-            given.append((cache, plan, *bags))
-        return given
-
-    def _sum(self, tables: "Sequence[_Given]") -> None:
-        device, plans = self._device, [plan for _, plan, *_ in tables]
-        bounds = [plan.bound_of_unique for plan in plans]
-        num_bags = [
-            plan.num_occurrences if offsets is None else offsets.shape[0] - 1
-            for _, plan, offsets, *_ in tables
-        ]
-        sizes = [
-            TableSizes(one[1].num_occurrences, bound, one[0].dim, bags if one[4] else 0)
-            for one, bound, bags in zip(tables, bounds, num_bags, strict=True)
-        ]
-        runs = [one.most_hot_runs for one in sizes]
-        arena = self._take_sums(plans, sizes)
-        gradients = [cache.input(values) for cache, *_, values in tables]
-        places_of = [offsets for _, _, offsets, *_ in tables]
-        fields, num_places = _sum_fields(arena, sizes, [one is not None for one in places_of])
-        num_runs = [bound + own for bound, own in zip(bounds, runs, strict=True)]
-        fields |= {
-            "offsets": [0 if one is None else one.data_ptr() for one in places_of],
-            "gradients": [one.data_ptr() for one in gradients],
-            "weights": [0 if one[3] is None else one[3].data_ptr() for one in tables],
-            "num_bags": num_bags,
-            "bound": bounds,
-            "most_hot_runs": runs,
-        }
-        block = TableBlock(device, "SumRun", plans, [num_bags, bounds, num_runs, runs], fields)
-        total = sum(one.length for one in sizes)
-        places, in_order = arena.tensor("places", total), arena.tensor("sorted_places", total)
-        block.launch("SpreadBag", 0)
-        device.sort(places, in_order, arena.tensor("positions", total))
-        find = device.args.new("FindStart")
-        find["sorted_places"], find["starts"] = in_order.data_ptr(), arena.address("starts")
-        find["count"] = total
-        device.launch("FindStart", find, total)
-        block.launch("CountRuns", 1)
-        device.prefix_sum(arena.tensor("hot_ranks", num_places))
-        block.launch("SumRun", 2)
-        block.launch("SumBlock", 3)
-        block.launch("CombineRuns", 1)
-
-    def _take_sums(self, plans: Sequence[DevicePlan], sizes: Sequence[TableSizes]) -> SumsArena:
-        """Memory for sums, which the plans then have; that of the last sums if these were of the
-        same plans' and there is room. Within a verb that has that memory."""
-        held = {None if plan.sums is None else plan.sums.arena for plan in plans}
-        arena = held.pop() if len(held) == 1 else None
-        if arena is None or arena.num_tables != len(plans) or not arena.take(sizes):
-            arena = SumsArena(self._device, sizes)
-        for plan, start in zip(plans, starts_of(float_sizes(sizes, "sums"))[:-1], strict=True):
-            plan.sums = Sums(arena, arena.num_uses, start)
-        return arena
-
-    def find_overflow(self, tables: Sequence[OfTable]) -> None:
+    def new_bags(self) -> _C.DeviceBags:
         """See TableVerbs."""
-        tables, failures = _with_keys(tables), self._failures
-        if not tables:
+        return _C.DeviceBags(*self._place)
+
+    def bags_of(self, tables: Sequence[BagsOfTable], rates: Sequence[float] = ()) -> _C.DeviceBags:
+        """See TableVerbs."""
+        bags = self.new_bags()
+        for at, (cache, given, offsets, weights, mean, own) in enumerate(tables):
+            plan, values = cast("DevicePlan", given), cast("AnyArray", own)
+            if not isinstance(values, torch.Tensor):  # gradients
+                values = self._gradients(cast("BatchedCache", cache), plan, offsets, values)
+            bags.add(plan, offsets, weights, mean, values, rates[at] if rates else 0.0)
+        return bags
+
+    def _gradients(
+        self, cache: BatchedCache, plan: DevicePlan, offsets: Any, values: AnyArray
+    ) -> torch.Tensor:
+        """Those of the host on the device."""
+        num_rows = plan.num_occurrences if offsets is None else len(offsets) - 1
+        what = "grads [L, dim]" if offsets is None else "grads [F * B, dim]"
+        cache.check_floats(values, (num_rows, cache.dim), what)
+        with self._verb([plan]):
+            return cache.input(values).view(torch.float32).view(values.shape)
+
+    def pool(self, bags: _C.DeviceBags) -> None:
+        """See TableVerbs."""
+        plans = cast("list[DevicePlan]", bags.plans)
+        for plan in _C.uncertain_plans(plans, whole=True):
+            assert _is_current(plan) and plan.is_whole_batch, f"pool of {_MOVED}"
+        with self._verb(plans):
+            block = self._native.pool(bags, self._device.stream())
+            if block is not None:
+                block.launch("Pool", 0)
+
+    def sum_gradients(self, bags: _C.DeviceBags) -> None:
+        """See TableVerbs."""
+        self._native.sum_sizes(bags)  # also of those without keys: their shapes are checked
+        bags.drop_empty()
+        if not len(bags):
             return
-        plans, caches = _plans(tables), _caches(tables)
-        with failures.order.verb(*_memory(tables), failures.memory):
-            names, items = _by_kernel(tables, [cache.trial for cache in caches])
-            block = TableBlock(
-                self._device,
-                names[0],
-                plans,
-                items,
-                {
-                    "sums": [_sums(plan).address for plan in plans],
-                    "safe": [
-                        cache.safe_bits(lr)
-                        for cache, (_, _, lr) in zip(caches, tables, strict=True)
-                    ],
-                    "bound": [plan.bound for plan in plans],
-                    "lr": [lr for _, _, lr in tables],
-                    "number": [cache.number for cache in caches],
-                },
-            )
-            for launch, name in enumerate(names):
-                block.launch(name, launch)
-            note = self._device.args.new("NoteFailure")
-            note["tables"], note["failure"] = block.tables(0), failures.address
-            self._device.launch("NoteFailure", note, 1)
+        sizes = self._native.sum_sizes(bags)
+        plans = cast("list[DevicePlan]", bags.plans)
+        device = self._device
+        with self._verb(plans, *bags.tensors):
+            arena = cast("SumsArena | None", self._native.layout_of(bags))
+            if arena is None:
+                arena = SumsArena(device, sizes)
+            block = self._native.sum(bags, arena, device.stream())
+            block.launch("SpreadBag", 0)
+            arena.sort(device, sizes[0])
+            self._native.find_starts(block, arena, sizes[0])
+            block.launch("CountRuns", 1)
+            arena.add_up_hot_ranks(device, sizes[5])
+            block.launch("SumRun", 2, "SumBlock", 3, "CombineRuns", 1)
+
+    def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
+        """See TableVerbs."""
+        known, own_rates = _with_keys(plans, rates)
+        failures = self._failures
+        if not known:
+            return
+        with self._verb(known, failures.memory):
+            block = self._native.try_updates(known, own_rates, self._device.stream())
+            block.launch_kinds("Try")
+            self._native.note_failure(block, failures.address)
             failures.show_host()
 
-    def apply(self, tables: Sequence[OfTable]) -> None:
+    def apply(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
         """See TableVerbs."""
-        tables, failures = _with_keys(tables), self._failures
-        if not tables:
+        known, own_rates = _with_keys(plans, rates)
+        failures = self._failures
+        if not known:
             return
-        plans = _plans(tables)
-        with failures.order.verb(*_memory(tables), failures.memory):
-            names, items = _by_kernel(tables, [cache.update for cache in _caches(tables)])
-            block = TableBlock(
-                self._device,
-                names[0],
-                plans,
-                items,
-                {
-                    "sums": [_sums(plan).address for plan in plans],
-                    "failure": failures.address,
-                    "bound": [plan.bound for plan in plans],
-                    "lr": [lr for _, _, lr in tables],
-                },
-            )
-            for launch, name in enumerate(names):
-                block.launch(name, launch)
+        with self._verb(known, failures.memory):
+            stream = self._device.stream()
+            block = self._native.apply(known, own_rates, failures.address, stream)
+            block.launch_kinds("Apply")
 
-    # What is given.
-
-    def tensor(self, values: AnyArray | None) -> torch.Tensor:
-        """Of what bags are pooled from and to: here it is on the device."""
-        assert isinstance(values, torch.Tensor), "bags are those of tensors on the device"
-        return values
+    def _verb(
+        self, plans: list[DevicePlan], *memory: Memory | torch.Tensor
+    ) -> AbstractContextManager[object]:
+        return self._order.verb(self._chunks.piece, self._scratch.piece, *memory, plans=plans)
 
 
-def _sum_fields(
-    arena: SumsArena, sizes: Sequence[TableSizes], have_bags: Sequence[bool]
-) -> tuple[dict[str, list[int] | int], int]:
-    """Fields of SumArgs that point into the arena, or say where in it a table's part begins; the
-    number of all places."""
-    counts = starts_of([one.length for one in sizes])
-    places = starts_of([one.bound + 1 for one in sizes])
-    runs = starts_of([one.most_hot_runs for one in sizes])
-
-    def at(name: str, starts: Sequence[int], size: int = 4) -> list[int]:
-        base = arena.address(name)
-        return [base + size * start for start in starts[:-1]]
-
-    fields: dict[str, list[int] | int] = {
-        name: at(name, starts_of(float_sizes(sizes, name))) for name in ("sums", "run_sums")
-    }
-    divided = at("divided", starts_of(float_sizes(sizes, "divided")))
-    fields |= {
-        "divided": [at if own.num_divided else 0 for at, own in zip(divided, sizes, strict=True)],
-        "bags": [at if has else 0 for at, has in zip(at("bags", counts), have_bags, strict=True)],
-        "places": at("places", counts),
-        "positions": arena.address("positions"),
-        "starts": at("starts", places, 8),
-        "hot_ranks": at("hot_ranks", places),
-        "run_ids": at("run_ids", runs),
-        "first_place": places[:-1],
-        "first_position": counts[:-1],
-    }
-    return fields, places[-1]
+def _with_keys(
+    plans: Sequence[BatchPlan], rates: Sequence[float]
+) -> tuple[list[DevicePlan], list[float]]:
+    """The plans that have keys, all of whose rows are in place, and their rates."""
+    given = list(cast("Sequence[DevicePlan]", plans))
+    for plan in _C.uncertain_plans(given, whole=False):
+        assert _is_current(plan), f"an update of {_MOVED}"
+    if all(plan.num_occurrences for plan in given):
+        return given, list(rates)
+    kept = [one for one in zip(given, rates, strict=True) if one[0].num_occurrences]
+    return [plan for plan, _ in kept], [rate for _, rate in kept]
 
 
-def _by_kernel(
-    tables: Sequence[OfTable], kernels: Sequence[str]
-) -> tuple[list[str], list[list[int]]]:
-    """The kernels that differ, and of each the items of all tables: none of those of others."""
-    names = list(dict.fromkeys(kernels))
-    bounds = [plan.bound for plan in _plans(tables)]
-    items = [
-        [bound if own == name else 0 for own, bound in zip(kernels, bounds, strict=True)]
-        for name in names
-    ]
-    return names, items
-
-
-def _with_keys(tables: Sequence[OfTable]) -> list[OfTable]:
-    found = []
-    for one, cache, plan in zip(tables, _caches(tables), _plans(tables), strict=True):
-        assert cache.is_current(plan), "an update of rows that may have moved"
-        if plan.num_occurrences:
-            found.append(one)
-    return found
-
-
-def _sums(plan: DevicePlan) -> Sums:
-    assert plan.sums is not None, "an update without sums"
-    return plan.sums
-
-
-def _check_offsets(offsets: torch.Tensor) -> None:
-    if offsets.dtype != torch.int64 or not offsets.is_contiguous():
-        raise ValueError("offsets must be int64 [F * B + 1] in one piece")
-
-
-def _memory(tables: "Sequence[Any]") -> list[Memory]:
-    """Of the tables and of their batches."""
-    return [piece for one in tables for piece in (one[0].piece, *one[1].pieces())]
-
-
-def _caches(tables: "Sequence[_AnyOfTable]") -> list[BatchedCache]:
-    return cast("list[BatchedCache]", [one[0] for one in tables])
-
-
-def _plans(tables: "Sequence[_AnyOfTable]") -> list[DevicePlan]:
-    return cast("list[DevicePlan]", [one[1] for one in tables])
+def _is_current(plan: DevicePlan) -> bool:
+    """True if the plan's rows are in place. May wait."""
+    return cache_of(plan).is_current(plan)

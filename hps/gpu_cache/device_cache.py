@@ -22,7 +22,7 @@ from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable, TableVerbs
+from hps.contracts.table_verbs import BagsOfTable, RowsOfTable, TableVerbs
 from hps.gpu_cache.device import Device, HostCopy
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
@@ -30,9 +30,7 @@ from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.options import CacheOptions
 
-_MOST_PINS = 255  # on a slot, one a plan
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
-_KINDS = {1: "Sgd", 2: "Adagrad", 3: "RowWiseAdagrad", 4: "Adam", 5: "Ftrl"}
 
 
 class DeviceCache(DeviceRows):
@@ -48,20 +46,17 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
-    _batch_type = DeviceBatch  # benchmarks have another one
+    _batch_type = DeviceBatch  # benchmarks have others
+    _plan_type = DevicePlan
 
     def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, failures.order, device.empty(num_bytes), options)
         self._failures = failures
-        self._batch = self._batch_type(device, failures)
+        if failures.batch is None:
+            failures.batch = self._batch_type(device, failures)
+        self._batch = cast("DeviceBatch", failures.batch)
         self.number = failures.new_cache()
-        kind = _KINDS[int(self._args["kind"][0])]
-        self.trial, self.update = f"Try{kind}", f"Apply{kind}"  # kernels
-        self._options = options
-        self.is_watched = False  # by the host; what a step has left, the device's clock tells
-        self._num_held = 0  # plans that pin their window, or may
-        self._safe = (-1.0, 0)  # a learning rate and its bits
 
     @property
     def together(self) -> TableVerbs | None:
@@ -74,15 +69,15 @@ class DeviceCache(DeviceRows):
 
     def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
         """See QueuedCache."""
-        return self._batch.ask([(cast("AnyRowCache", self), keys)])[0]
+        return self._batch.ask([cast("AnyRowCache", self)], [keys])
 
     # A batch: from its keys to pinned rows and back.
 
     def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
-            plan = DevicePlan(self._device, self._order, self._args)
-        self._batch.make_plans([KeysOfTable(cast("AnyRowCache", self), plan, keys)])
+            plan = self._plan_type(self._device, self._order, self, self._args)
+        self._batch.make_plan(plan, keys)
         return plan
 
     def pull(self, plan: DevicePlan, keys: AnyArray, out: AnyArray) -> int:
@@ -114,7 +109,8 @@ class DeviceCache(DeviceRows):
     def find(self, plan: DevicePlan, first: int, count: int) -> None:
         """See RowCache."""
         plan.set_window(first, count)
-        self._batch.find([self._of(plan)])
+        assert plan.state in (State.KEYS, State.FOUND), f"a look-up in state {plan.state}"
+        self._batch.find([plan])
 
     def want(self, plan: DevicePlan) -> None:
         """See RowCache."""
@@ -130,7 +126,7 @@ class DeviceCache(DeviceRows):
             return False
         if plan.has_rows is None:
             plan.has_rows = plan.num_missing == 0
-        return plan.has_rows and plan.is_whole_batch
+        return bool(plan.has_rows) and plan.is_whole_batch
 
     def reserve(self, plan: DevicePlan) -> bool:
         """See RowCache. Waits for the look-up; where keys are missing, for the answer and for rows
@@ -141,8 +137,7 @@ class DeviceCache(DeviceRows):
 
     def is_looked_up(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
-        is_fresh = plan.state is State.FOUND and plan.epoch == self.epoch and plan.has_rows is None
-        return is_fresh and plan.first == 0 and plan.count < 0
+        return bool(plan.is_looked_up)
 
     def end_find(self, plan: DevicePlan) -> None:
         """See QueuedCache."""
@@ -150,26 +145,11 @@ class DeviceCache(DeviceRows):
 
     def begin_reserve(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
-        return self._batch.begin_reserve([self._of(plan)])
+        return self._batch.begin_reserve([plan])
 
     def end_reserve(self, plan: DevicePlan) -> bool:
         """See QueuedCache."""
         return plan.settle(self.row_bytes)
-
-    @property
-    def has_pins(self) -> bool:
-        """True if no row can have all the pins that it may: there are fewer plans that pin."""
-        return self._num_held < _MOST_PINS
-
-    def note_held(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins its window, or may."""
-        self._num_held += not plan.is_held
-        plan.is_held = True
-
-    def let_go(self, plan: DevicePlan) -> None:
-        """Notes that a plan pins nothing."""
-        self._num_held -= plan.is_held
-        plan.is_held = False
 
     def victims(self, plan: DevicePlan) -> Images:
         """See RowCache. Waits for a reserve that is queued."""
@@ -195,11 +175,11 @@ class DeviceCache(DeviceRows):
 
     def abandon(self, plan: DevicePlan) -> None:
         """See RowCache. Waits for a reserve that is queued."""
-        self._batch.abandon([self._of(plan)])
+        self._batch.abandon([plan])
 
     def release(self, plan: DevicePlan) -> None:
         """See RowCache."""
-        self._batch.release([self._of(plan)])
+        self._batch.release([plan])
 
     # Rows of a batch.
 
@@ -224,7 +204,7 @@ class DeviceCache(DeviceRows):
         out: AnyArray,
     ) -> None:
         """See RowCache; offsets, weights and out are tensors on the device."""
-        self._batch.pool([self._bags_of(plan, offsets, weights, mean, out)])
+        self._batch.pool(self._bags_of(plan, offsets, weights, mean, out))
 
     def read_rows(self, plan: DevicePlan, images: Images) -> None:
         """See RowCache. Waits."""
@@ -255,7 +235,7 @@ class DeviceCache(DeviceRows):
     def sum_gradients(self, plan: DevicePlan, grads: AnyArray, labels: Labels | None = None) -> int:
         """See RowCache. Returns -1 always: `failed_key` tells, once find_overflow has noted it."""
         assert labels is None, _NO_STATISTICS
-        self._batch.sum_gradients([self._bags_of(plan, None, None, False, grads)])
+        self._batch.sum_gradients(self._bags_of(plan, None, None, False, grads))
         return -1
 
     def sum_bag_gradients(
@@ -269,7 +249,7 @@ class DeviceCache(DeviceRows):
     ) -> int:
         """See RowCache; all are tensors on the device. Returns -1 always, as sum_gradients."""
         assert labels is None, _NO_STATISTICS
-        self._batch.sum_gradients([self._bags_of(plan, offsets, weights, mean, grads)])
+        self._batch.sum_gradients(self._bags_of(plan, offsets, weights, mean, grads))
         return -1
 
     def may_overflow(self, plan: DevicePlan, lr: float) -> bool:
@@ -278,29 +258,12 @@ class DeviceCache(DeviceRows):
 
     def find_overflow(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Returns -1 always."""
-        self._batch.find_overflow([self._of(plan, lr)])
+        self._batch.find_overflow([plan], [lr])
         return -1
 
     def watch(self) -> None:
         """See RowCache."""
         self.is_watched = True
-
-    def safe_bits(self, lr: float) -> int:
-        """Gradients up to that magnitude need no trial; kept of the last learning rate asked for,
-        which seldom changes."""
-        if self.is_watched:
-            return 0
-        if self._safe[0] != lr:
-            options = self._options
-            bits = _C.safe_gradient_bits(
-                options["optimizer_kind"],
-                options["hyperparameters"],
-                options["initializer_kind"],
-                options["initializer_numbers"],
-                lr,
-            )
-            self._safe = (lr, bits)
-        return self._safe[1]
 
     def sum_here(
         self, plan: DevicePlan, keys: AnyArray, grads: AnyArray, lr: float
@@ -325,7 +288,7 @@ class DeviceCache(DeviceRows):
 
     def apply(self, plan: DevicePlan, lr: float) -> None:
         """See RowCache. Changes nothing while a refused gradient of any cache is unsaid."""
-        self._batch.apply([self._of(plan, lr)])
+        self._batch.apply([plan], [lr])
 
     def push(
         self, plan: DevicePlan, grads: AnyArray, lr: float, labels: Labels | None = None
@@ -379,11 +342,8 @@ class DeviceCache(DeviceRows):
 
     # What the verbs of several tables take of this one.
 
-    def _of(self, plan: DevicePlan, lr: float = 0.0) -> OfTable:
-        return OfTable(cast("AnyRowCache", self), plan, lr)
-
-    def _bags_of(self, plan: DevicePlan, *bags: Any) -> BagsOfTable:
-        return BagsOfTable(cast("AnyRowCache", self), plan, *bags)
+    def _bags_of(self, plan: DevicePlan, *bags: Any) -> _C.DeviceBags:
+        return self._batch.bags_of([BagsOfTable(cast("AnyRowCache", self), plan, *bags)])
 
     # Arrays on their way in.
 

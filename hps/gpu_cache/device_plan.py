@@ -5,7 +5,6 @@ Below it: device.py; csrc/gpu_cache/cache_args.h says what every array is for. T
 batch are on the device; the host asks for them only where it has to return one, and waits then.
 """
 
-import enum
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hps import _C
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.answers import Answers
-from hps.gpu_cache.device import Arena, Device, HostCopy, HostPart, Memory, VerbOrder
-from hps.gpu_cache.device_sums import Sums
+from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder
 
 _MIN_ID_TABLE = 64
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
@@ -39,52 +38,30 @@ _ARRAYS = {
 _FLAGS = [f"{flags}.{name}" for flags in ("missing_flags", "victims") for name in ("words", "sums")]
 # Arrays of other lengths.
 _OTHERS = ("reservations", "id_table", "numbers", *_FLAGS)
-FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
+_FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
 
 
-class State(enum.Enum):
-    """How far a plan has come."""
-
-    KEYS = enum.auto()  # deduplicated
-    FOUND = enum.auto()  # window looked up
-    RESERVING = enum.auto()  # a reserve is queued, and what it answers is not known
-    RESERVED = enum.auto()  # window pinned, missing keys hold slots without rows
-    PINNED = enum.auto()  # window pinned, every row in place
+State = _C.PlanState  # how far a plan has come
 
 
-class DevicePlan:
+class DevicePlan(_C.DevicePlanState):
     """One batch of keys. Made by DeviceCache.make_plan; belongs to that cache.
 
     Args:
         device: where the arrays lie.
         order: of the verbs of the cache.
+        table: the cache.
         cache_args: CacheArgs of the cache, an array of one.
     """
 
-    def __init__(self, device: Device, order: VerbOrder, cache_args: HostArray) -> None:
+    def __init__(
+        self, device: Device, order: VerbOrder, table: _C.DeviceTable, cache_args: HostArray
+    ) -> None:
+        super().__init__(table)
         self._device = device
         self._order = order
         self._cache_args = cache_args
         self._args: dict[str, HostArray] = {}
-        self._numbers: HostArray | None = None
-        self._asked: HostCopy | HostPart | None = None  # the numbers, on their way
-        self._num_unique: int | None = 0
-        self._id_mask = 0
-        self._capacity = -1
-        self._batch: HostArray = np.zeros(1, device.args.dtype("BatchArgs"))
-        # What the structs of many kernels have, as bytes.
-        self.heads = {"cache": cache_args.tobytes(), "batch": b""}
-        self.sums: Sums | None = None  # gradients by key, since they were summed
-        self.state = State.KEYS
-        self.epoch = -1
-        self.is_held = False  # its cache counts it among those that may pin their window
-        self.num_occurrences = 0
-        self.first = 0
-        self.count = 0  # of the window; negative: all from `first` on
-        self.has_rows: bool | None = False  # all of the window's; None: the device knows
-        self.pins_if_whole = False  # a look-up is queued that pins if it finds all rows
-        self._victims: HostArray | None = None  # bytes
-        self._missing: HostArray | None = None  # bytes
         # Of a reserve that is queued; the lock is for those who wait for it at once.
         self._settling = threading.Lock()
         self._answers: Answers | None = None
@@ -96,7 +73,9 @@ class DevicePlan:
     @property
     def num_unique(self) -> int:
         """N, distinct keys of the batch. Waits for the device, once a batch."""
-        return int(self.numbers["num_unique"][0]) if self._num_unique is None else self._num_unique
+        if self.known_unique < 0:
+            self._know()
+        return self.known_unique
 
     @property
     def num_looked_up(self) -> int:
@@ -106,12 +85,10 @@ class DevicePlan:
     @property
     def num_missing(self) -> int:
         """Keys of the window that had no row when it was looked up. Waits, once a look-up."""
-        return int(self.numbers["num_missing"][0]) if self.num_occurrences else 0
-
-    @property
-    def found_full(self) -> bool:
-        """True if no slot was free when the window was looked up. Waits, once a look-up."""
-        return bool(self.numbers["is_full"][0])
+        if not self.num_occurrences:
+            return 0
+        self._know()
+        return self.told_missing
 
     @property
     def unique_keys(self) -> Keys:
@@ -137,105 +114,39 @@ class DevicePlan:
 
     # What the cache does with it.
 
-    def pieces(self) -> tuple[Memory, ...]:
-        """The plan's memory."""
-        own = self.arena.piece
-        return (own,) if self.sums is None else (own, self.sums.arena.piece)
-
-    def verb(self, *memory: Memory | torch.Tensor) -> AbstractContextManager[None]:
+    def verb(self, *memory: Memory | torch.Tensor) -> AbstractContextManager[object]:
         """A context in which work on the plan's memory, and on `memory`, is queued."""
-        return self._order.verb(*self.pieces(), *memory)
-
-    def prepare(self, count: int) -> None:
-        """Makes room for a batch of `count` keys; the batch before it is forgotten. Within a verb
-        of the plan."""
-        assert self.state in (State.KEYS, State.FOUND) and 0 <= count < 2**31
-        self.state = State.KEYS
-        self.num_occurrences = count
-        self.first = self.count = 0
-        self.has_rows = False
-        self._victims = self._missing = self._numbers = self._asked = None
-        self._num_unique = None if count else 0
-        if count > self._capacity:
-            self._grow(count + count // 8)
-        self._id_mask = _id_table_entries(count) - 1
-        for batch in (self._batch, *(args["batch"] for args in self._args.values())):
-            batch["num_occurrences"] = count
-            batch["id_mask"] = self._id_mask
-        self.heads["batch"] = self._batch.tobytes()
+        return self._order.verb(*memory, plans=[self])
 
     def set_window(self, first: int, count: int) -> None:
         """Unique keys [first, first + count) are looked up from now on; -1: all from `first` on."""
         # A negative window size on the device would be the end of it.
         assert first >= 0 and (first == 0 or first <= self.num_unique)
         assert count < 0 or count == 0 or first + count <= self.num_unique
-        self.first, self.count = first, count
-        self.has_rows = None
-        self.pins_if_whole = False
-        self._numbers = self._asked = None
-
-    @property
-    def bound(self) -> int:
-        """At least the keys of the window; exact once the host knows how many there are."""
-        if self.count >= 0:
-            return self.count
-        return self.bound_of_unique - self.first
-
-    @property
-    def bound_of_unique(self) -> int:
-        """At least the keys of the batch; exact once the host knows how many there are."""
-        return self.num_occurrences if self._num_unique is None else self._num_unique
+        self.start_window(first, count)
 
     @property
     def is_whole_batch(self) -> bool:
         """True if the window is all of the batch. May wait."""
         return self.first == 0 and (self.count < 0 or self.count == self.num_unique)
 
-    @property
-    def numbers(self) -> HostArray:
-        """BatchNumbers as they stood when first asked for after a look-up. Waits then."""
-        if self._numbers is None:
-            if self._asked is None:
-                with self.verb():
-                    self._asked = HostCopy(self._device, self.arena.tensor("numbers"))
-            self._numbers = self._numbers_of(self._asked)
-            self._num_unique = int(self._numbers["num_unique"][0])
-        return self._numbers
-
-    def found(self, numbers: HostPart, epoch: int) -> None:
-        """A look-up of the window is queued, and its numbers are on their way to the host: what is
-        queued later is not waited for."""
-        self._asked = numbers
-        self.state = State.FOUND
-        self.epoch = epoch
-
-    def end_pinning(self) -> bool:
-        """True if the look-up has pinned what it found. Waits for it, if it was to pin."""
-        if self.pins_if_whole and self.state is State.FOUND:
-            is_whole = self.num_missing == 0
-            self.pins_if_whole = False
-            if is_whole:
-                self._victims = self._missing = None
-                self.state = State.PINNED
-                self.has_rows = True
-        return self.state is State.PINNED
-
-    @property
-    def num_id_entries(self) -> int:
-        """Of the table that numbers the keys."""
-        return self._id_mask + 1
-
-    def _numbers_of(self, copy: HostCopy | HostPart) -> HostArray:
-        return copy.wait().view(self._device.args.dtype("BatchNumbers"))
+    def _know(self) -> None:
+        """The numbers as they stood when first asked for after a look-up. Waits then."""
+        if self.has_numbers:
+            return
+        if self.asked is None:
+            with self.verb():
+                self.asked, self.asked_at = HostCopy(self._device, self.arena.tensor("numbers")), 0
+        self.take_numbers(self.asked.wait())
 
     def grant(self) -> None:
         """A reserve without missing keys is queued, which cannot be refused."""
-        self._victims = self._missing = self._answers = None
+        self.victims = self.missing = self._answers = None
         self.state = State.RESERVED
 
     def expect(self, answers: Answers, number: int) -> None:
         """A reserve is queued, which will tell there what it was granted, by the plan's number."""
-        self._victims = self._missing = None
+        self.victims = self.missing = None
         self._answers, self._answer_number = answers, number
         self.state = State.RESERVING
 
@@ -254,14 +165,14 @@ class DevicePlan:
         if numbers["refused"][0]:
             self.state = State.KEYS  # to be looked up again
         else:
-            self._missing = missing
-            self._victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
+            self.missing = missing
+            self.victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
             self.state = State.RESERVED
         self._answers = None
 
     def forget_reserve(self) -> None:
         """Its slots were given back."""
-        self._victims = self._missing = None
+        self.victims = self.missing = None
         self.state = State.KEYS
 
     def args(self, kernel: str, **fields: float) -> HostArray:
@@ -272,22 +183,22 @@ class DevicePlan:
             names = args.dtype.names or ()
             if "cache" in names and args["cache"].dtype == self._cache_args.dtype:
                 args["cache"] = self._cache_args
-            args["batch"] = self._batch
             self._args[struct] = args
         args = self._args[struct]
+        args["batch"] = np.frombuffer(self.batch, args["batch"].dtype)
         for name, value in fields.items():
             args[name] = value
         return args
 
     def missing_keys(self) -> Keys:
         """uint64 [M] of the last reserve; a view."""
-        return np.empty(0, np.uint64) if self._missing is None else self._missing.view(np.uint64)
+        return np.empty(0, np.uint64) if self.missing is None else self.missing.view(np.uint64)
 
     def victim_images(self, row_bytes: int) -> Images:
         """uint8 [victims, row_bytes] of the last reserve; a view."""
-        if self._victims is None:
+        if self.victims is None:
             return np.empty((0, row_bytes), np.uint8)
-        return self._victims.reshape(-1, row_bytes)
+        return self.victims.reshape(-1, row_bytes)
 
     def _by_id(self, name: str) -> NDArray[np.int64]:
         num_unique = self.num_unique
@@ -297,22 +208,23 @@ class DevicePlan:
             copy = HostCopy(self._device, self.arena.tensor(name, num_unique))
         return copy.wait()
 
-    def _grow(self, capacity: int) -> None:
+    def grow(self, capacity: int) -> None:
+        """Takes memory for so many keys, of which nothing is kept. Within a verb."""
         args = self._device.args
         arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
         arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
         arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
         for name in _FLAGS:
-            count = FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
+            count = _FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
             arrays[name] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
         self.arena = Arena(self._device, arrays)
         for name in ("missing_flags.words", "missing_flags.sums"):
             self._device.fill(self.arena.tensor(name), 0)
-        self._capacity = capacity
-        self._args.clear()
-        for name, field in _fields(self._batch):
+        batch: HostArray = np.zeros(1, args.dtype("BatchArgs"))
+        for name, field in _fields(batch):
             field[:] = self.arena.address(name)
+        self.set_arrays(batch.tobytes(), capacity, self.arena.piece)
 
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:

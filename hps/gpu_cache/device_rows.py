@@ -18,7 +18,6 @@ from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.options import CacheOptions
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
-_TICKS_PER_TURN = 64  # csrc/gpu_cache/cache_args.h
 _STRIPES, _WORDS_A_STRIPE = 64, 16  # csrc/gpu_cache/cache_args.h, as the counters' order
 _COUNTERS = (
     "rows", "fresh", "pending", "dirty", "pins", "hits", "misses", "evictions", "write_backs",
@@ -28,7 +27,7 @@ _SLOTS_AT_ONCE = 1 << 16  # of a scan
 _NONE_PINNED = 2**32 - 1
 
 
-class DeviceRows:
+class DeviceRows(_C.DeviceTable):
     """A table in one allocation of a device; see DeviceCache."""
 
     def __init__(
@@ -36,22 +35,19 @@ class DeviceRows:
     ) -> None:
         self.memory_bytes, words = _C.gpu_cache_args(**options, base=memory.data_ptr())
         self._device = device
+        super().__init__(bytes(words), Memory(memory))
         self._memory = memory
-        self.piece = Memory(memory)
         self._order = order
         self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
-        self.heads = {"cache": bytes(words)}  # as kernels over several tables are given it
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
         self.num_parts = int(shape["num_parts"][0])
         self.num_buckets = self.num_parts * int(shape["buckets_per_part"][0])
-        self.num_swept = -(-self.num_buckets // _TICKS_PER_TURN)  # buckets a tick
         self.capacity_rows = self.num_buckets * _BUCKET_SLOTS
         self.row_bytes = int(shape["row_bytes"][0])
         layout = _C.row_layout(options["optimizer_kind"], options["dim"])
         self.state_floats = layout["state_floats"]
         self.dim = int(options["dim"])
-        self.epoch = 1
         with self._verb():
             device.fill(memory[self._offset(self._args["table"]["digests"]) :], 0)
 
@@ -195,7 +191,7 @@ class DeviceRows:
 
     def _verb(
         self, plan: DevicePlan | None = None, *memory: torch.Tensor
-    ) -> AbstractContextManager[None]:
+    ) -> AbstractContextManager[object]:
         """A context in which work on the table, a plan's memory and `memory` is queued."""
         if plan is None:
             return self._order.verb(self.piece, *memory)

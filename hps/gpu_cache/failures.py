@@ -24,7 +24,9 @@ class Failures:
         self._pinned = device.empty_pinned(dtype.itemsize)
         self._pinned.zero_()
         self._seen: HostArray = self._pinned.numpy().view(dtype)
+        self._flag = self._seen["is_set"]
         self._num_caches = 0
+        self.batch: object = None  # the verbs of all who share it
         with self.verb():
             device.fill(self.memory.memory, 0)
             self._copied: DeviceEvent = device.event()
@@ -32,14 +34,15 @@ class Failures:
     @property
     def address(self) -> int:
         """Of the flag on the device."""
-        return self.memory.memory.data_ptr()
+        address: int = self.memory.memory.data_ptr()
+        return address
 
     def new_cache(self) -> int:
         """The number of another cache, from 1."""
         self._num_caches += 1
         return self._num_caches
 
-    def verb(self) -> AbstractContextManager[None]:
+    def verb(self) -> AbstractContextManager[object]:
         """A context in which work that sets or reads the flag is queued, one after the other."""
         return self.order.verb(self.memory)
 
@@ -47,6 +50,11 @@ class Failures:
         """Queues the flag's way to the host; inside `verb`, after what may set it."""
         self._device.copy(self._pinned, self.memory.memory)
         self._copied = self._device.event()
+
+    @property
+    def is_seen(self) -> bool:
+        """True if the host sees a failure; one may be on its way."""
+        return bool(self._flag[0])
 
     def failed_key(self, cache: int, wait: bool) -> int | None:
         """The key of `cache` whose gradient was refused, once, and lets updates go on.
@@ -57,7 +65,7 @@ class Failures:
         """
         if wait:
             self._copied.synchronize()
-        if not self._seen["is_set"][0]:
+        if not self.is_seen:
             return None
         self._copied.synchronize()
         if self._seen["cache"][0] != cache:

@@ -8,9 +8,7 @@ the host's in their last bits; CuPy's own way of compiling flushes them, so it i
 
 import hashlib
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
-from struct import Struct
 from types import ModuleType
 
 import numpy as np
@@ -26,30 +24,6 @@ NVRTC_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 _OFFSET = "__INTADDR__(&(static_cast<hps::{struct}*>(nullptr))->{name})"
 
 
-_FORMATS = {"u8": "Q", "i8": "q", "u4": "I", "i4": "i", "f4": "f"}  # numpy's as those of struct
-
-
-class StructPacker:
-    """Writes a C++ struct into bytes, from a number a field, and bytes of each struct within it.
-
-    Numpy would take a call a field for that, each longer than this takes for all.
-    """
-
-    def __init__(self, size: int, fields: Iterable[tuple[str, str, int, int]]) -> None:
-        self.names: list[str] = []
-        text, end = "<", 0
-        for name, form, offset, width in fields:
-            text += f"{offset - end}x{form}"
-            end = offset + width
-            self.names.append(name)
-        self._struct = Struct(f"{text}{size - end}x")
-        self.size = size
-
-    def pack_into(self, words: bytearray, at: int, values: Iterable[float | bytes]) -> None:
-        """One struct, `values` in the order of `names`."""
-        self._struct.pack_into(words, at, *values)
-
-
 class KernelArgs:
     """The argument struct of each kernel as a numpy type, and how many lanes work on an item.
 
@@ -63,7 +37,6 @@ class KernelArgs:
         structs, kernels = _C.gpu_kernels()
         self._structs = structs
         self._dtypes: dict[str, np.dtype[np.void]] = {}
-        self._packers: dict[str, StructPacker] = {}
         self.lanes: dict[str, int] = {name: lanes for name, (_, lanes, _) in kernels.items()}
         self._arguments = {name: struct for name, (struct, _, _) in kernels.items()}
         self._of_tables = {name: struct for name, (_, _, struct) in kernels.items()}
@@ -83,22 +56,6 @@ class KernelArgs:
                 }
             )
         return self._dtypes[struct]
-
-    def packer(self, struct: str) -> StructPacker:
-        """Of a struct whose fields are numbers and structs."""
-        if struct not in self._packers:
-            size, fields = self._structs[struct]
-            known = [
-                (
-                    name,
-                    _FORMATS[kind] if kind in _FORMATS else f"{self._structs[kind][0]}s",
-                    offset,
-                    self.dtype(kind).itemsize if kind in self._structs else np.dtype(kind).itemsize,
-                )
-                for name, kind, offset in fields
-            ]
-            self._packers[struct] = StructPacker(size, known)
-        return self._packers[struct]
 
     def struct_of(self, kernel: str) -> str:
         """The name of the struct that a kernel is given."""

@@ -6,6 +6,7 @@ dram_cache/tier.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,6 +77,8 @@ class Batches:
         """Brings the tables' counters up to date."""
         if self._joint is not None:
             self._joint.count()
+        if self._tables.together is not None:
+            self._tables.together.count()
 
     @property
     def num_open_pipelines(self) -> int:
@@ -91,12 +94,11 @@ class Batches:
 
     def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], BatchRows]:
         """As QueuedServer has it."""
-        stacks = {table: self._tables.stack(table) for table in keys}
-        for stack in stacks.values():
-            stack.raise_failed(wait=False)
-        lock, pool, device = self._tables.lock, self._pool, self._device
         together = self._tables.together
         assert together is not None, "there is no QueuedServer"
+        stacks = {table: self._tables.stack(table) for table in keys}
+        together.raise_failed()
+        lock, pool, device = self._tables.lock, self._pool, self._device
         arrays = {table: as_keys(given, device) for table, given in keys.items()}
         begun: dict[str, BatchRows] = {}
         try:
@@ -110,7 +112,7 @@ class Batches:
             with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
             if with_keys is not None:
                 with_keys.end_look_up()
-            pinned = together.pin_found(list(begun.values()))
+            pinned = set(together.pin_found(list(begun.values())))
             missing = [rows for rows in begun.values() if rows not in pinned]
             if missing:
                 together.bring(missing)
@@ -123,6 +125,8 @@ class Batches:
         """As QueuedServer has it."""
         together = self._tables.together
         assert together is not None, "there is no QueuedServer"
+        if together.release(rows):
+            return
         together.release([one for one in rows if isinstance(one, BatchRows)])
         for one in rows:  # those of another kind
             if not one.is_released:
@@ -130,39 +134,50 @@ class Batches:
 
     def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
         """As QueuedServer has it."""
-        unique = {table: self._distinct(table, given) for table, given in keys.items()}
-        stacks, together = self._tables.stacks, self._tables.together
+        tables, together = self._tables, self._tables.together
         assert together is not None, "there is no QueuedServer"
-        with self._tables.lock:
-            asked = together.ask([(stacks[table], some) for table, some in unique.items()])
-        found = {table: answer() for table, answer in zip(unique, asked, strict=True)}
-        return lambda table, _: self._warm_missing(table, unique[table], found[table])
+        given = {table: self._asked(table, own) for table, own in keys.items()}
+        with tables.lock:
+            asked = together.ask([tables.stacks[table] for table in given], list(given.values()))
+        presence = asked()
+        lengths = [len(own) for own in given.values()]
+        # Of tables that lack no row, which are most once training is under way, nothing is asked.
+        lacking = set(_C.find_parts(presence, lengths, ABSENT))
+        found: dict[str, NDArray[np.uint8]] = {}
+        for at, (table, end) in enumerate(zip(given, accumulate(lengths), strict=True)):
+            if at in lacking or records_of(table) in tables.tiers:
+                found[table] = presence[end - lengths[at] : end]
+
+        def warm(table: str, _: AnyArray) -> WarmRows:
+            if table not in found:
+                return WarmRows(None)
+            return self._warm_missing(table, given[table], found[table])
+
+        return warm
 
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
         """As ParameterServer.warm."""
-        unique = self._distinct(table, keys)
+        given = self._asked(table, keys)
         with self._tables.lock:
-            asked = self._tables.stacks[table].ask(unique)
-        return self._warm_missing(table, unique, asked())
+            asked = self._tables.stacks[table].ask(given)
+        return self._warm_missing(table, given, asked())
 
-    def _distinct(self, table: str, keys: AnyArray) -> Keys:
-        """The keys that are to be warmed, ascending; none of a table without a dram_cache."""
+    def _asked(self, table: str, keys: AnyArray) -> Keys:
+        """The keys that are to be warmed, of the host; none of a table without a dram_cache."""
         self._tables.stack(table)
         array = on_host(as_keys(keys, self._device))
-        if self._tables.tiers[table].dram is None:
-            array = array[:0]
-        return np.unique(array)
+        return array if self._tables.tiers[table].dram is not None else array[:0]
 
-    def _warm_missing(self, table: str, unique: Keys, found: NDArray[np.uint8]) -> WarmRows:
-        """Warms the distinct keys that the gpu_cache lacks, of what its `contains` has found."""
+    def _warm_missing(self, table: str, keys: Keys, found: NDArray[np.uint8]) -> WarmRows:
+        """Warms those of the keys that the gpu_cache lacks, of what its `contains` has found."""
         dram = self._tables.tiers[table].dram
-        if dram is None or not len(unique):
+        if dram is None or not len(keys):
             return WarmRows(None)
-        warm = dram.warm(unique[found == ABSENT])
+        warm = dram.warm(np.unique(keys[found == ABSENT]))
         records = self._tables.tiers.get(records_of(table))
         if records is not None and records.dram is not None:
             try:
-                waiting = np.setdiff1d(unique[(found == ABSENT) | (found == FRESH)], warm.keys())
+                waiting = np.setdiff1d(keys[(found == ABSENT) | (found == FRESH)], warm.keys())
                 with self._tables.lock:
                     waiting = waiting[records.stack.cache.contains(waiting) == ABSENT]
                 warm.beside = records.dram.warm(waiting, gives_way=True)
@@ -193,6 +208,8 @@ class Batches:
         tables = self._tables
         with tables.updates:
             tables.begin_change("apply")
+            if tables.together is not None and self._apply_pinned(updates, applied, checked):
+                return
             held: list[BatchRows] = []
             try:
                 work = [
@@ -206,7 +223,7 @@ class Batches:
                     with tables.lock:  # one moment for those who read meanwhile
                         lacking = _gates_that_lack(work)
                         if not lacking:
-                            return self._apply_now(work, applied, checked or _check)
+                            return self._apply_now(work, applied, checked)
                     for gate, plan in lacking:
                         self._hold_gate(gate, plan)
             finally:
@@ -214,37 +231,77 @@ class Batches:
                 for rows in held:
                     rows.release()
 
+    def _apply_pinned(
+        self,
+        updates: Sequence[RowUpdate],
+        applied: Callable[[], object] | None,
+        checked: Callable[[Callable[[], None]], object] | None,
+    ) -> bool:
+        """As apply, of one update a table, of its pinned rows on a device; False, and nothing is
+        done, if one is of another kind. Within the updates."""
+        tables = self._tables
+        assert_held(tables.updates)
+        assert tables.together is not None
+        tables.together.raise_failed()
+        with tables.lock:
+            bags = tables.together.find_bags(updates, tables.learning_rates)
+            if bags is None:
+                return False
+            names = [update.table for update in updates]
+            if len(bags) < len(names):  # those of tables without keys are not
+                names = [update.table for update in updates if len(update.keys)]
+            stacks = [tables.stacks[name] for name in names]
+            self._apply_bags(bags, stacks, applied, checked)
+            return True
+
+    def _apply_bags(
+        self,
+        bags: _C.DeviceBags,
+        stacks: Sequence[TableStack],
+        applied: Callable[[], object] | None,
+        checked: Callable[[Callable[[], None]], object] | None,
+    ) -> None:
+        """Sums, tries and updates all tables together. Within the updates, under the lock."""
+        together = self._tables.together
+        assert together is not None
+
+        def check() -> None:
+            together.sum_gradients(bags, stacks)
+            for stack in stacks if checked is not None else ():
+                stack.raise_failed(wait=True)
+
+        (checked or _check)(check)
+        calls = [together.applying(bags, stacks), *([applied] if applied else [])]
+        together.share(stacks, _C.call_all(calls)[0])
+        for stack in stacks if self._tables.num_updates else ():  # else nobody asks
+            self._tables.count_update(stack.name)
+
     def _apply_now(
         self,
         work: Sequence[_Update],
         applied: Callable[[], object] | None,
-        checked: Callable[[Callable[[], None]], object],
+        checked: Callable[[Callable[[], None]], object] | None,
     ) -> None:
         """Sums, checks, decides and updates. Within the updates, under the lock."""
         assert_held(self._tables.lock)
-
-        together = self._tables.together
+        if self._tables.together is not None:
+            bags = self._tables.together.bags_of([one[:4] for one in work])
+            return self._apply_bags(bags, [one[0] for one in work], applied, checked)
 
         def check() -> None:
-            if together is not None:
-                together.sum_gradients([one[:4] for one in work])
-            for stack, rows, grads, bags, clicks, occurrences in work if together is None else ():
+            for stack, rows, grads, bags, clicks, occurrences in work:
                 stack.sum_gradients(rows.held_plan(), grads, bags, clicks, occurrences)
-            for stack, *_ in work if checked is not _check else ():
+            for stack, *_ in work if checked is not None else ():
                 stack.raise_failed(wait=True)
 
-        checked(check)
+        (checked or _check)(check)
         plans = [(stack, rows.held_plan()) for stack, rows, *_ in work]
         # By rows as they are before the step, whatever the order of the tables.
         gates = [gate for stack, plan in plans for gate in stack.deciding(plan)]
-        if together is None:
-            calls = [stack.applying(plan) for stack, plan in plans]
-        else:
-            calls = [together.applying([one[:2] for one in work])]
+        calls = [stack.applying(plan) for stack, plan in plans]
         seconds = _C.call_all([*gates, *calls, *([applied] if applied else [])])
-        spent = sum(seconds[len(gates) : len(gates) + len(calls)])
-        for stack, *_ in work:
-            stack.counters.seconds += spent / len(work)
+        for at, (stack, *_) in enumerate(work, len(gates)):
+            stack.counters.seconds += seconds[at]
         for stack, *_ in work:
             self._tables.count_update(stack.name)
 

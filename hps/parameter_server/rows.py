@@ -109,6 +109,8 @@ class RowVerbs:
     def pull_tables(self, reads: Sequence[PooledRead]) -> None:
         """As ParameterServer.pull_tables."""
         together, stacks = self._tables.together, self._tables.stacks
+        if together is not None and reads and together.pool(reads):
+            return
         pinned: list[tuple[BatchRows, BagPooling, torch.Tensor]] = []
         for read in in_order(reads):
             rows = read.rows
@@ -125,7 +127,7 @@ class RowVerbs:
             else:
                 pinned.append((rows, read.pooling, read.out))
         if together is not None and pinned:
-            together.pool(pinned)
+            together.pool_rows(pinned)
 
     def push(
         self,

@@ -105,7 +105,7 @@ class Tables:
         gates = [stack.gate for stack in self.stacks.values()]
         self._gates = [gate for gate in gates if gate is not None]
         # Of tables on one device.
-        self.together = TablesTogether.of(self.stacks.values(), self.lock, device)
+        self.together = TablesTogether.of(self.stacks, self.lock, device)
         with self.lock:
             self.set_life(self.period, self.rules)
 

@@ -81,7 +81,7 @@ class BatchRows:
         rows = cls.__new__(cls)
         rows._name(stack, keys, model, pool, lock, device)
         rows.plan = stack.take_plan()
-        stack.hold(rows)
+        stack.hold_plan(rows.plan)
         return rows
 
     def _name(
@@ -101,13 +101,15 @@ class BatchRows:
         self._pinned_at = _state_of(keys, device)
         # Alive, so that no others can come to lie at that address.
         self._pinned_keys = keys if self._pinned_at is not None else None
+        # The tensor that they came as, by which a step will name them.
+        self.given = model if self._pinned_at is not None else None
 
     def _take_plan(self, keys: Keys) -> BatchPlan:
         """Before it holds anything: an interrupt, or an erase, may come at any time. Under the
         lock."""
         assert_held(self._lock)
         self.plan = self.stack.plan_of(keys)
-        self.stack.hold(self)
+        self.stack.hold_plan(self.plan)
         return self.plan
 
     def end_look_up(self) -> None:
@@ -132,7 +134,7 @@ class BatchRows:
         rows = cls.__new__(cls)
         rows._device, rows.stack, rows._lock = HOST, stack, lock
         rows._model, rows._pool = model, pool
-        rows._pinned_at = rows._pinned_keys = None
+        rows._pinned_at = rows._pinned_keys = rows.given = None
         rows.joint, rows.plan = joint, plan
         return rows
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hps.contracts.tiers import Flags, TableTier
 
 MAX_SCRATCH_BYTES = 2**26
-_MAX_IDLE_PLANS = 16
+MAX_IDLE_PLANS = 16
 
 # From a plan's missing keys to their rows and which of them were found.
 RowSource = Callable[[Keys], tuple[Images, Images]]
@@ -88,7 +88,8 @@ class CachedTier:
         self._queued = cache if isinstance(cache, QueuedCache) else None
         self.turn = _C.Turn()
         self.counters = CacheCounters()
-        self._idle_plans: list[BatchPlan] = []  # guarded by the lock
+        self.idle_plans: list[BatchPlan] = []  # guarded by the lock
+        self.plans_in_flight: set[BatchPlan] = set()  # of rows that hold pins by a plan of theirs
         self._moving: BatchPlan | None = None
         # The tiers with rows on their way, and perhaps others, of those that share the set, a
         # server's. Set before the table is used; guarded by the lock.
@@ -292,15 +293,22 @@ class CachedTier:
     def take_plan(self) -> BatchPlan:
         """A plan for one caller. Under the lock."""
         assert_held(self.lock)
-        if self._idle_plans:
-            return self._idle_plans.pop()
+        if self.idle_plans:
+            return self.idle_plans.pop()
         return self.cache.make_plan(np.empty(0, np.uint64), None)
 
     def keep_plan(self, plan: BatchPlan) -> None:
-        """Keeps a plan's memory for the next caller. Under the lock."""
+        """Keeps a plan's memory for the next caller; it is in flight no more. Under the lock."""
         assert_held(self.lock)
-        if len(self._idle_plans) < _MAX_IDLE_PLANS:
-            self._idle_plans.append(plan)
+        self.plans_in_flight.discard(plan)
+        if len(self.idle_plans) < MAX_IDLE_PLANS:
+            self.idle_plans.append(plan)
+
+    def hold_plan(self, plan: BatchPlan) -> None:
+        """Notes that a plan holds pins, or is about to, for erase to look at, until it is kept as
+        an idle one. Under the lock."""
+        assert_held(self.lock)
+        self.plans_in_flight.add(plan)
 
     # What the tiers from here on down hold.
 

@@ -5,33 +5,35 @@ Above it: parameter_server/rows.py (pull_tables), parameter_server/batches.py (p
 release).
 Below it: the verbs of the caches' device (hps/contracts/table_verbs.py), BatchRows. Caches of the
 host have none of this: their tables are asked one by one, or by a native batch (joint_rows.py).
+
+A step's own objects are looked through by the native core, in a call for all tables. What it does
+not know, as updates of one table that are to be joined, goes table by table to the same verbs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hps import _C
 from hps.common.arrays import AnyArray, PoolArguments
 from hps.common.locks import OwnedLock, assert_held
-from hps.common.row_layout import Floats, Keys
-from hps.contracts.table_verbs import (
-    BagsOfTable,
-    CacheBesideOthers,
-    KeysOfTable,
-    OfTable,
-    RowsOfTable,
-    TableVerbs,
-)
+from hps.common.row_layout import Floats
+from hps.contracts.row_cache import BatchPlan
+from hps.contracts.table_verbs import BagsOfTable, CacheBesideOthers, RowsOfTable, TableVerbs
 from hps.tiers.batch_rows import BatchRows
+from hps.tiers.cached_tier import MAX_IDLE_PLANS
 from hps.tiers.top_tier import TableStack
 
 if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
-    from hps.contracts.tiers import Flags
+    from hps.contracts.reads import PooledRead
+    from hps.contracts.updates import RowUpdate
 
 
 class TablesTogether:
@@ -39,36 +41,47 @@ class TablesTogether:
 
     Args:
         verbs: of their caches.
+        stacks: of the server, by table in its order, all of whose caches are on that device.
         lock: the server's.
         device: of the caches, as torch names it.
-        stacks: the server's, in its order.
     """
 
     def __init__(
-        self, verbs: TableVerbs, lock: OwnedLock, device: str, stacks: Sequence[TableStack]
+        self, verbs: TableVerbs, stacks: Mapping[str, TableStack], lock: OwnedLock, device: str
     ) -> None:
         self._verbs = verbs
+        self._stacks = dict(stacks)
         # In which turns are taken by all who take several.
-        self._places = {stack.name: place for place, stack in enumerate(stacks)}
+        self._places = {name: place for place, name in enumerate(stacks)}
         self._lock = lock
         self._device = device
+        # Of verbs over all tables, not yet with their counters. Guarded by the lock.
+        self._seconds = 0.0
 
     @classmethod
     def of(
-        cls, stacks: Iterable[TableStack], lock: OwnedLock, device: str
+        cls, stacks: Mapping[str, TableStack], lock: OwnedLock, device: str
     ) -> "TablesTogether | None":
         """Of a server's tables, or None if each of them is to be asked by itself."""
-        stacks = list(stacks)
-        caches = [stack.cache for stack in stacks]
+        caches = [stack.cache for stack in stacks.values()]
         found = [one.together if isinstance(one, CacheBesideOthers) else None for one in caches]
         if not found or found[0] is None or any(verbs is None for verbs in found):
             return None
-        return cls(found[0], lock, device, stacks)
+        return cls(found[0], stacks, lock, device)
 
-    def ask(self, keys: Sequence[tuple[TableStack, Keys]]) -> list[Callable[[], "Flags"]]:
-        """As CachedTier.ask of each. Under the lock, which what it returns does not need."""
+    def raise_failed(self) -> None:
+        """As TableStack.raise_failed of each, which does not wait."""
+        if self._verbs.has_failed:
+            for stack in self._stacks.values():
+                stack.raise_failed(wait=False)
+
+    def ask(
+        self, stacks: Sequence[TableStack], keys: Sequence[AnyArray]
+    ) -> Callable[[], NDArray[np.uint8]]:
+        """As CachedTier.ask of each, the answers one behind the other. Under the lock, which what
+        it returns does not need."""
         assert_held(self._lock)
-        return self._verbs.ask([(stack.cache, own) for stack, own in keys])
+        return self._verbs.ask([stack.cache for stack in stacks], keys)
 
     def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
         """Queues the look-up of the keys of rows that were begun, which pins those of each table
@@ -78,25 +91,17 @@ class TablesTogether:
         if not asked:  # a batch of dense features alone
             return
         begun = perf_counter()
-        self._verbs.look_up(
-            [
-                KeysOfTable(
-                    rows.stack.cache, rows.held_plan(), keys, pins=rows.stack.moving is None
-                )
-                for rows, keys in asked
-            ]
-        )
-        _share([rows.stack for rows, _ in asked], perf_counter() - begun)
+        plans = [rows.plan or rows.held_plan() for rows, _ in asked]
+        given = [rows.given for rows, _ in asked]
+        pins = [rows.stack.moving is None for rows, _ in asked]
+        self._verbs.look_up(plans, [keys for _, keys in asked], given, pins)
+        self._share([rows.stack for rows, _ in asked], begun)
 
     def pin_found(self, rows: Sequence[BatchRows]) -> list[BatchRows]:
         """Those of rows that were looked up which are pinned. After the look-up was waited for."""
         with self._lock:
-            tables = [OfTable(one.stack.cache, one.held_plan()) for one in rows]
-            is_pinned = self._verbs.pin_found(tables)
-            pinned = [one for one, is_done in zip(rows, is_pinned, strict=True) if is_done]
-            for one in pinned:
-                one.stack.counters.hits += one.held_plan().num_unique
-            return pinned
+            of_plans = {one.plan or one.held_plan(): one for one in rows}
+            return [of_plans[plan] for plan in self._verbs.pin_found(list(of_plans))]
 
     def bring(self, rows: Sequence[BatchRows]) -> None:
         """As TableStack.pin of each: takes the turns of all of them, and waits once for the slots
@@ -108,62 +113,75 @@ class TablesTogether:
         rows = sorted(rows, key=lambda one: self._places[one.table])
         stacks = [one.stack for one in rows]
         with self._lock:
-            tables = [OfTable(one.stack.cache, one.held_plan()) for one in rows]
+            plans = [one.held_plan() for one in rows]
         with _C.Turns([stack.turn for stack in stacks]):
             try:
-                granted = self._reserve(stacks, tables)
+                granted = self._reserve(stacks, plans)
                 if all(granted):
-                    self._fill(stacks, tables)
+                    self._fill(stacks, plans)
             except BaseException:
-                self._give_back(stacks, tables)
+                self._give_back(stacks, plans)
                 raise
             if not all(granted):
-                self._give_back(stacks, tables)
-        for stack, table, is_granted in zip(stacks, tables, granted, strict=True):
+                self._give_back(stacks, plans)
+        for stack, plan, is_granted in zip(stacks, plans, granted, strict=True):
             if not is_granted:
                 with self._lock:
-                    raise stack.capacity_error(table.plan.unique_keys)
+                    raise stack.capacity_error(plan.unique_keys)
 
-    def _reserve(self, stacks: Sequence[TableStack], tables: Sequence[OfTable]) -> list[bool]:
+    def _reserve(self, stacks: Sequence[TableStack], plans: Sequence[BatchPlan]) -> list[bool]:
         """Phase 1 of CachedTier, of all tables: which were granted. Within the turns."""
         while True:
-            for stack, table in zip(stacks, tables, strict=True):
-                stack.end_look_up(table.plan)
+            for stack, plan in zip(stacks, plans, strict=True):
+                stack.end_look_up(plan)
             with self._lock:
-                for stack, table in zip(stacks, tables, strict=True):
-                    stack.moving = table.plan
+                for stack, plan in zip(stacks, plans, strict=True):
+                    stack.moving = plan
                 begun = perf_counter()
-                is_begun = self._verbs.begin_reserve(tables)
+                is_begun = self._verbs.begin_reserve(plans)
                 if not is_begun:  # slots have moved since the look-up, or when one was taken back
                     for stack in stacks:
                         stack.moving = None
-                    self._verbs.look_again(tables)
-                _share(stacks, perf_counter() - begun)
+                    self._verbs.look_again(plans)
+                self._share(stacks, begun)
             if is_begun:
-                return self._verbs.end_reserve(tables)
+                return self._verbs.end_reserve(plans)
 
-    def _fill(self, stacks: Sequence[TableStack], tables: Sequence[OfTable]) -> None:
+    def _fill(self, stacks: Sequence[TableStack], plans: Sequence[BatchPlan]) -> None:
         """Phases 2 and 3, of tables that were granted. Within the turns."""
         brought = []
-        for stack, (cache, plan, _) in zip(stacks, tables, strict=True):
+        for stack, plan in zip(stacks, plans, strict=True):
+            cache = stack.cache
             rows, found = stack.exchange_rows(cache.victims(plan), cache.missing_keys(plan))
             brought.append(RowsOfTable(cache, plan, rows, found, float(stack.rates[stack.name])))
         with self._lock:
             begun = perf_counter()
             self._verbs.fill(brought)
-            _share(stacks, perf_counter() - begun)
-            for stack, (_, plan, _) in zip(stacks, tables, strict=True):
+            self._share(stacks, begun)
+            for stack, plan in zip(stacks, plans, strict=True):
                 stack.moving = None
                 stack.counters.hits += plan.num_unique - plan.num_missing
                 stack.counters.misses += plan.num_missing
 
-    def _give_back(self, stacks: Sequence[TableStack], tables: Sequence[OfTable]) -> None:
+    def _give_back(self, stacks: Sequence[TableStack], plans: Sequence[BatchPlan]) -> None:
         with self._lock:
-            self._verbs.abandon(tables)
+            self._verbs.abandon(plans)
             for stack in stacks:
                 stack.moving = None
 
-    def pool(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
+    def pool(self, reads: Sequence["PooledRead"]) -> bool:
+        """Pools reads of pinned rows of this server, each of a table of its own. False, and nothing
+        is done, if one of them is anything else."""
+        with self._lock:
+            bags = self._verbs.new_bags()
+            if not _C.pinned_reads(bags, list(reads), self._stacks, BatchRows):
+                return False
+            begun = perf_counter()
+            self._verbs.pool(bags)
+            self._share([self._stacks[read.table] for read in reads], begun)
+            return True
+
+    def pool_rows(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
         """As BatchRows.pool of each.
 
         Raises:
@@ -175,48 +193,81 @@ class TablesTogether:
             for rows, pooling, out in asked:
                 plan = rows.held_plan()
                 pooling.check(plan.num_occurrences, f"the pinned rows of table {rows.table!r}")
-                bags = pooling.arguments(self._device)
-                tables.append(BagsOfTable(rows.stack.cache, plan, *bags, cast("Floats", out)))
+                own: Any = (*pooling.tensors(), pooling.is_mean, out)
+                tables.append(BagsOfTable(rows.stack.cache, plan, *own))
             begun = perf_counter()
-            self._verbs.pool(tables)
-            _share([rows.stack for rows, _, _ in asked], perf_counter() - begun)
+            self._verbs.pool(self._verbs.bags_of(tables))
+            self._share([rows.stack for rows, _, _ in asked], begun)
 
-    def sum_gradients(
-        self, work: Sequence[tuple[TableStack, BatchRows, Floats, PoolArguments | None]]
-    ) -> None:
-        """As TableStack.sum_gradients of each; what is not finite is told later. Under the lock."""
+    def find_bags(
+        self, updates: Sequence["RowUpdate"], rates: dict[str, float]
+    ) -> _C.DeviceBags | None:
+        """The gradients of updates, each of a table of its own, of rows that are pinned, and of
+        that server; None if one of them is anything else. Under the lock."""
         assert_held(self._lock)
-        tables = []
+        bags = self._verbs.new_bags()
+        if not _C.pinned_updates(bags, list(updates), self._stacks, BatchRows, rates):
+            return None
+        bags.drop_empty()
+        return bags
+
+    def bags_of(
+        self, work: Sequence[tuple[TableStack, BatchRows, Floats, PoolArguments | None]]
+    ) -> _C.DeviceBags:
+        """The gradients of work that was looked at table by table. Under the lock."""
+        assert_held(self._lock)
+        tables, rates = [], []
         for stack, rows, grads, bags in work:
             offsets, weights, mean = (None, None, False) if bags is None else bags
             plan = rows.held_plan()
             tables.append(BagsOfTable(stack.cache, plan, offsets, weights, mean, grads))
-        begun = perf_counter()
-        self._verbs.sum_gradients(tables)
-        self._verbs.find_overflow([_of(stack, rows) for stack, rows, _, _ in work])
-        _share([stack for stack, *_ in work], perf_counter() - begun)
+            rates.append(float(stack.rates[stack.name]))
+        return self._verbs.bags_of(tables, rates)
 
-    def applying(self, work: Sequence[tuple[TableStack, BatchRows]]) -> Callable[[], None]:
+    def sum_gradients(self, bags: _C.DeviceBags, stacks: Sequence[TableStack]) -> None:
+        """As TableStack.sum_gradients of each; what is not finite is told later. Under the lock."""
+        assert_held(self._lock)
+        begun = perf_counter()
+        self._verbs.sum_gradients(bags)
+        self._verbs.find_overflow(cast("list[BatchPlan]", bags.plans), bags.rates)
+        self._share(stacks, begun)
+
+    def applying(self, bags: _C.DeviceBags, stacks: Sequence[TableStack]) -> Callable[[], None]:
         """As TableStack.applying of each: one call. Under the lock."""
         assert_held(self._lock)
-        for stack, _ in work:
+        for stack in stacks:
             stack.changes += 1
-        return partial(self._verbs.apply, [_of(stack, rows) for stack, rows in work])
+        return partial(self._verbs.apply, cast("list[BatchPlan]", bags.plans), bags.rates)
 
-    def release(self, rows: Sequence[BatchRows]) -> None:
-        """As BatchRows.release of each; may be repeated, after an interrupt."""
+    def release(self, rows: Sequence[object]) -> bool:
+        """As BatchRows.release of each; may be repeated, after an interrupt. False, and nothing is
+        done, if one of them is of another kind."""
+        given = list(rows)
         with self._lock:
-            held = [one for one in rows if one.plan is not None]
-            self._verbs.abandon([OfTable(one.stack.cache, one.held_plan()) for one in held])
-            for one in held:
-                one.give_up_plan()
+            plans = _C.held_plans(given, BatchRows)
+            if plans is None:
+                return False
+            self._verbs.abandon(cast("list[BatchPlan]", plans))
+            _C.give_up_plans(given, MAX_IDLE_PLANS)
+        return True
 
+    def count(self) -> None:
+        """Adds what was counted to the counters of the tables."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+            for stack in self._stacks.values():
+                stack.counters.seconds += seconds / len(self._stacks)
+                stack.counters.hits += cast("_C.DeviceTable", stack.cache).take_hits()
 
-def _of(stack: TableStack, rows: BatchRows) -> OfTable:
-    return OfTable(stack.cache, rows.held_plan(), float(stack.rates[stack.name]))
+    def share(self, stacks: Sequence[TableStack], seconds: float) -> None:
+        """Adds what a verb took to the counters of its tables, as if each had taken as long. Under
+        the lock."""
+        assert_held(self._lock)
+        if len(stacks) == len(self._stacks):
+            self._seconds += seconds
+            return
+        for stack in stacks:
+            stack.counters.seconds += seconds / len(stacks)
 
-
-def _share(stacks: Sequence[TableStack], seconds: float) -> None:
-    """Adds what a verb took to the counters of its tables, as if each had taken as long."""
-    for stack in stacks:
-        stack.counters.seconds += seconds / len(stacks)
+    def _share(self, stacks: Sequence[TableStack], begun: float) -> None:
+        self.share(stacks, perf_counter() - begun)

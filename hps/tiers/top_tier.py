@@ -273,8 +273,9 @@ class TableStack(CachedTier):
     def _erase(self, unique: Keys, erased: NDArray[np.bool_]) -> None:
         with self.still(), self.lock:
             self.release_ahead()
-            for rows in list(self._pinned):
-                held = unique[np.isin(unique, rows.pinned_keys(self.name))]
+            pinned = [rows.pinned_keys(self.name) for rows in list(self._pinned)]
+            for keys in (*pinned, *(plan.unique_keys for plan in self.plans_in_flight)):
+                held = unique[np.isin(unique, keys)]
                 if len(held):
                     raise ConfigError(
                         f"table {self.name!r}: key {held[0]} is pinned by a batch in flight; "

@@ -97,6 +97,10 @@ class CountedDevice(HostDevice):
             self.count("copies")
             super().copy(target, source)
 
+    def _copied(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        with self._inside():
+            super()._copied(target, source, num_bytes, stream)
+
     def fill(self, target: torch.Tensor, value: int) -> None:
         self.count("others")
         super().fill(target, value)

@@ -5,11 +5,13 @@ is only queued, as on a GPU, and done when somebody waits for it: whoever reads 
 or writes over what a copy has still to take, gets garbage. Memory starts as garbage, too.
 """
 
+import ctypes
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ from hps.gpu_cache.device import Memory
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.kernels import KernelArgs
+from tests.gpu_cache.called_driver import CalledDriver
 
 _GARBAGE = 0xA5
 
@@ -48,10 +51,12 @@ class HostOrder:
         self._turn = threading.RLock()
 
     @contextmanager
-    def verb(self, *memory: Memory | torch.Tensor) -> Iterator[None]:
+    def verb(
+        self, *memory: Memory | torch.Tensor, plans: Sequence[_C.DevicePlanState] = ()
+    ) -> Iterator[None]:
         """As VerbOrder.verb."""
         with self._turn:
-            self._device.enter(memory)
+            self._device.enter([*memory, *_C.memory_of(list(plans), 0, all=True)])
             try:
                 yield
             finally:
@@ -68,6 +73,8 @@ class HostDevice:
     def __init__(self, budget: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self.args = KernelArgs()
+        self._driver = CalledDriver(self.args, self._launched, self._copied)
+        self.launcher = self._driver.launcher()
         self.budget = budget
         self.depth = 0  # of verbs under way
         self.num_queued = 0
@@ -95,6 +102,19 @@ class HostDevice:
     def _refuse(self, num_bytes: int) -> None:
         if self.budget is not None and num_bytes > self.budget:
             raise ConfigError(f"{num_bytes} bytes were requested, {self.budget} are free")
+
+    def stream(self) -> int:
+        """As Device.stream."""
+        return 0
+
+    def _launched(self, kernel: str, words: bytes, count: int, _: object) -> None:
+        """As the driver is asked to launch."""
+        args = np.frombuffer(words, self.args.dtype(self.args.struct_of(kernel)))
+        self.launch(kernel, args, count)
+
+    def _copied(self, target: int, source: int, num_bytes: int, _: int) -> None:
+        """As the driver is asked to copy: from what the host has there when it is done."""
+        self.copy(memory_at(target, num_bytes), memory_at(source, num_bytes))
 
     def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
         """As Device.launch."""
@@ -159,6 +179,11 @@ class HostDevice:
         with self._lock:
             self._queue.append(work)
             self.num_queued += 1
+
+
+def memory_at(address: int, num_bytes: int) -> torch.Tensor:
+    """uint8 [num_bytes] of the host's memory, which nobody keeps alive by it."""
+    return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
 
 
 class AskedCache(DeviceCache):

@@ -95,7 +95,7 @@ class CountedSteps:
         self.next_key = 0
         # What queued work reads and writes: on a device memory is given out again in its order.
         self._outs = {name: torch.empty(BAGS, DIM) for name in names}
-        self._grads = np.full((BAGS, DIM), 0.5, np.float32)
+        self._grads = torch.full((BAGS, DIM), 0.5)
         offsets = torch.arange(0, BAGS * KEYS_A_BAG + 1, KEYS_A_BAG)
         self.pooling = BagPooling(make_bags(offsets, BAGS * KEYS_A_BAG, "bags"), None, True)
 

@@ -80,6 +80,16 @@ class StreamDevice(HostDevice):
             with self._queued("copy", self.blocks_of(source), self.blocks_of(target)):
                 target.copy_(source)
 
+    def stream(self) -> int:
+        return self.current().number
+
+    def _copied(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        assert stream == self.current().number, "a copy on another stream"
+        block = self.streams.find(target)
+        assert block is not None, "a copy to nowhere"
+        with self._queued("copy", [], [block]):
+            ctypes.memmove(target, source, num_bytes)
+
     def fill(self, target: torch.Tensor, value: int) -> None:
         with self._queued("fill", [], self.blocks_of(target)):
             target.fill_(value)

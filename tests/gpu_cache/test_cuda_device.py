@@ -3,17 +3,18 @@
 Above it: pytest. Below it: hps/gpu_cache/cuda_device.py, kernels.py.
 """
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import hps
 from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.kernels import NVRTC_OPTIONS, KernelArgs, cached_kernels, compile_kernels
+from tests.gpu_cache.called_driver import CalledDriver
 
 
 class FakeNvrtc:
@@ -90,27 +91,47 @@ def test_a_launch_has_its_lanes_an_item_and_no_more_blocks_than_are_resident(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[Any] = []
-
-    def launched(grid: Any, block: Any, arguments: Any, stream: Any) -> None:
-        calls.append((grid, block, arguments, stream))
-
     device = CudaDevice.__new__(CudaDevice)
     device.args = KernelArgs()
-    device._max_blocks = 100
-    device._functions = dict.fromkeys(device.args.lanes, launched)
+    device.torch_device = torch.device("cuda", 0)
+    device._threads = threading.local()
+    driver = CalledDriver(device.args, lambda *call: calls.append(call), lambda *_: None)
+    device.launcher = driver.launcher(most_blocks=100)
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked.append)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
-    args = device.args.new("FindSlot")
-    assert device.args.lanes["FindSlot"] == 4 and device.args.lanes["Pin"] == 1
-    for kernel, count in (("FindSlot", 65), ("Pin", 256), ("Pin", 0), ("Pin", 10**9)):
-        device.launch(kernel, args, count)
-    assert [call[0] for call in calls] == [(2,), (1,), (100,)]
-    for (_, block, arguments, stream), count in zip(calls, (65, 256, 10**9), strict=True):
-        assert block == (256,) and stream.ptr == 77
-        # By value: CuPy takes an array of one, and a number as wide as the kernel's parameter. It
-        # asks the array for __array_interface__, which is dear where there are fields to list.
-        assert np.shares_memory(arguments[0], args) and arguments[0].shape == (1,)
-        assert arguments[0].nbytes == args.nbytes and arguments[0].dtype.names is None
-        assert isinstance(arguments[1], np.int64) and arguments[1] == count
+    args = device.args.new("Gather")
+    args["out"] = 12345
+    assert device.args.lanes["Gather"] == 4 and device.args.lanes["Erase"] == 1
+    erased = device.args.new("Erase")
+    for kernel, own, count in (
+        ("Gather", args, 65), ("Erase", erased, 256), ("Erase", erased, 0), ("Erase", erased, 10**9)
+    ):  # fmt: skip
+        device.launch(kernel, own, count)
+    assert [(name, count, where) for name, _, count, where in calls] == [
+        ("Gather", 65, (2, 256, 77)),
+        ("Erase", 256, (1, 256, 77)),
+        ("Erase", 10**9, (100, 256, 77)),
+    ]
+    assert calls[0][1] == args.tobytes() and driver.error is None
+    assert asked == [device.torch_device], "a thread has a context of the driver's, once"
+    with pytest.raises(ValueError, match="args of another size"):
+        device.launch("Erase", args, 1)
+
+
+def test_what_the_driver_refuses_is_an_error_with_its_number() -> None:
+    args = KernelArgs()
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError
+
+    driver = CalledDriver(args, refuse, refuse)
+    launcher = driver.launcher()
+    with pytest.raises(RuntimeError, match="driver refuses a kernel: CUDA error 999"):
+        launcher.launch("Gather", args.new("Gather").tobytes(), 1, 0)
+    assert launcher.num_launches == 0
+    with pytest.raises(ValueError, match="no kernel 'Gathers'"):
+        launcher.launch("Gathers", b"", 1, 0)
 
 
 def test_the_folder_of_compiled_kernels_is_the_users_cache(

@@ -12,7 +12,7 @@ import torch
 
 import hps
 from hps import _C
-from hps.contracts.table_verbs import BagsOfTable, KeysOfTable, OfTable, RowsOfTable
+from hps.contracts.table_verbs import BagsOfTable, RowsOfTable
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import cache_options, capacity_of
@@ -56,8 +56,8 @@ class Tables:
         self.verbs = self.ours[0].together
         self.kept: list[Any] = []  # what queued work reads and writes
 
-    def of(self, lr: float = 0.0) -> list[OfTable]:
-        return [OfTable(*one, lr) for one in zip(self.ours, self.plans, strict=True)]
+    def at(self, lr: float) -> tuple[list[Any], list[float]]:
+        return self.plans, [lr] * len(self.plans)
 
     def keep(self, array: Any) -> Any:
         """On the device."""
@@ -70,14 +70,10 @@ class Tables:
     def bring(self, keys: list[Any]) -> None:
         """Looks up all tables at once, pins those that lack nothing at once, then the others."""
         given = [self.keep(one.view(np.int64)) if len(one) % 2 else one for one in keys]
-        self.verbs.look_up(
-            [
-                KeysOfTable(cache, plan, own, pins=True)
-                for cache, plan, own in zip(self.ours, self.plans, given, strict=True)
-            ]
-        )
-        pinned = self.verbs.pin_found(self.of())
-        lacking = [one for one, is_done in zip(self.of(), pinned, strict=True) if not is_done]
+        self.verbs.look_up(self.plans, given, [None] * len(given), [True] * len(given))
+        found = self.verbs.pin_found(self.plans)
+        pinned = [plan in found for plan in self.plans]
+        lacking = [plan for plan in self.plans if plan not in found]
         assert self.verbs.begin_reserve(lacking) and all(self.verbs.end_reserve(lacking))
         brought = []
         for number, own in enumerate(keys):
@@ -112,11 +108,11 @@ class Tables:
             self.theirs[number].find_overflow(self.twins[number], lr)
             self.theirs[number].apply(self.twins[number], lr)
             self.theirs[number].abandon(self.twins[number])
-        self.verbs.pool(asked)
-        self.verbs.sum_gradients(sums)
-        self.verbs.find_overflow(self.of(lr))
-        self.verbs.apply(self.of(lr))
-        self.verbs.abandon(self.of())
+        self.verbs.pool(self.verbs.bags_of(asked))
+        self.verbs.sum_gradients(self.verbs.bags_of(sums))
+        self.verbs.find_overflow(*self.at(lr))
+        self.verbs.apply(*self.at(lr))
+        self.verbs.abandon(self.plans)
         self.device.work_off(self.device.num_queued)
         for out, other in zip(outs, expected, strict=True):
             assert out.numpy().tobytes() == other.tobytes()
@@ -197,17 +193,17 @@ def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none
         own = tables.keep(offsets), tables.keep(weights), mean
         cache, plan = tables.ours[number], tables.plans[number]
         sums.append(BagsOfTable(cache, plan, *own, tables.keep(grads)))
-    tables.verbs.sum_gradients(sums)
-    tables.verbs.find_overflow(tables.of(0.1))
-    tables.verbs.apply(tables.of(0.1))
+    tables.verbs.sum_gradients(tables.verbs.bags_of(sums))
+    tables.verbs.find_overflow(*tables.at(0.1))
+    tables.verbs.apply(*tables.at(0.1))
     told = [one.failed_key(wait=True) for one in tables.ours]
     assert [number for number, key in enumerate(told) if key is not None] == [1]
     assert [one.num_rows for one in tables.ours] == before
-    tables.verbs.abandon(tables.of())
+    tables.verbs.abandon(tables.plans)
     assert not any(one.pins for one in tables.ours)
 
 
-def test_sums_that_others_have_overwritten_are_not_applied() -> None:
+def test_memory_of_sums_is_used_again_by_the_same_plans_alone() -> None:
     tables, random = Tables(HostDevice()), np.random.default_rng(14)
     keys, bags = draw(random, 9)
     tables.bring(keys)
@@ -216,14 +212,15 @@ def test_sums_that_others_have_overwritten_are_not_applied() -> None:
         BagsOfTable(cache, plan, tables.keep(offsets), None, mean, tables.keep(grads))
         for cache, plan, (offsets, _, mean, grads) in caches
     ]
-    tables.verbs.sum_gradients(sums)
-    kept = tables.plans[0].sums
-    tables.verbs.sum_gradients(sums)
-    assert tables.plans[0].sums.arena is kept.arena, "memory was not used again"
-    with pytest.raises(AssertionError, match="overwritten"):
-        _ = kept.address
-    tables.verbs.sum_gradients(sums[:1])
-    assert tables.plans[0].sums.arena is not tables.plans[1].sums.arena
+    verbs, plans = tables.verbs, tables.plans[:2]
+    verbs.sum_gradients(verbs.bags_of(sums))
+    kept = plans[0].sums
+    verbs.sum_gradients(verbs.bags_of(sums[::-1]))
+    assert plans[0].sums is plans[1].sums is kept, "memory was not used again"
+    verbs.sum_gradients(verbs.bags_of(sums[:1]))
+    assert plans[0].sums is not kept and plans[1].sums is kept
+    with pytest.raises(AssertionError, match="without sums"):
+        verbs.apply(tables.plans[1:3], [0.1, 0.1])
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import hps
-from hps.contracts.table_verbs import OfTable
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import cache_options, capacity_of
@@ -220,7 +219,7 @@ def test_memory_of_the_host_that_kernels_write_to_is_kept_until_they_have() -> N
     plan = cache.make_plan(np.arange(60, dtype=np.uint64), None)
     cache.find(plan, 0, -1)
     assert plan.num_missing == 60
-    assert cache.together.begin_reserve([OfTable(cache, plan)])
+    assert cache.together.begin_reserve([plan])
     assert device.num_done < device.num_queued
     del plan
     gc.collect()

@@ -5,7 +5,6 @@ warps are left alone for long, and one is not run before all others are done: no
 the progress of another warp.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import hps
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
-from hps.gpu_cache.table_block import TableBlock
 from tests.gpu_cache.cache_pair import CachePair, take_step
 from tests.gpu_cache.host_device import AskedCache
 from tests.gpu_cache.simt_grid import (
@@ -66,17 +64,19 @@ def deduplicate(device: GridDevice, **changes: Any) -> Any:
     keys = np.random.default_rng(5).integers(0, 50, 200).astype(np.uint64)
     table = np.full(512, 0xFFFFFFFF, np.uint32)
     places = np.zeros(200, np.uint32)
-    batch = np.zeros(1, device.args.dtype("BatchArgs"))
+    args = np.zeros(1, device.args.dtype("DeduplicateArgs"))
+    batch = args["batch"]
     batch["keys"], batch["num_occurrences"] = keys.ctypes.data, len(keys)
     batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
     batch["places"] = places.ctypes.data
     for name, value in changes.items():
         batch[name] = value
-    owner = SimpleNamespace(heads={"batch": batch.tobytes()})
-    fields = dict.fromkeys(("keys", "given", "rank_before"), 0)
+    ends = np.array([len(keys)])
+    tables = np.zeros(1, device.args.dtype("Tables"))
+    tables["args"], tables["ends"] = args.ctypes.data, ends.ctypes.data
+    tables["num_tables"] = 1
     with device.order().verb():
-        block = TableBlock(device, "PlaceKey", [owner], [[len(keys)]], fields)
-        block.launch("PlaceKey", 0)
+        device.launch("PlaceKey", tables, len(keys))
     device.work_off(device.num_queued)
     return keys, table
 

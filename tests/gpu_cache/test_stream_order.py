@@ -145,9 +145,9 @@ def test_what_a_pipeline_queues_on_its_streams_is_in_order(
 @pytest.mark.parametrize(
     ("left_out", "fault"),
     [
-        ("CudaVerbOrder.verb: wait_event", "FindSlot on stream . is not behind"),
-        ("CudaVerbOrder.verb: record$", "FindSlot on stream . is not behind"),
-        ("CudaVerbOrder.verb: record_stream", "may be taken again before .* DevicePlan._grow"),
+        ("_CudaVerb._begin: wait_event", "FindSlot on stream . is not behind"),
+        ("_CudaVerb.__exit__: record$", "FindSlot on stream . is not behind"),
+        ("_CudaVerb._begin: record_stream", "may be taken again before .* DevicePlan.grow"),
         ("Arrival.__init__: record", "mean on stream . is not behind copy on stream"),
         ("Arrival.receive: wait_event", "mean on stream . is not behind copy on stream"),
         ("Arrival.receive: record_stream", "may be taken again before mean .* StageWork"),
@@ -201,10 +201,11 @@ def work_on_two_streams(monkeypatch: pytest.MonkeyPatch, *left_out: str) -> Stre
 
 CROSSING = {
     "DeviceCache.__init__": "the table",
-    "Arena.__init__ in DevicePlan._grow": "a plan",
+    "Arena.__init__ in DevicePlan.grow": "a plan",
     "Arena.__init__ in SumsArena.__init__": "its sums",
     "Failures.__init__": "the flag",
     "the caller": "gradients",
+    "_Chunk.__init__ in Chunks.__init__": "what kernels are given",
 }
 
 
@@ -218,7 +219,7 @@ def test_memory_that_crosses_streams_is_recorded(monkeypatch: pytest.MonkeyPatch
 def test_memory_that_crosses_streams_and_is_not_recorded_is_seen(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    device = work_on_two_streams(monkeypatch, f"CudaVerbOrder.verb: record_stream: {place}")
+    device = work_on_two_streams(monkeypatch, f"_CudaVerb._begin: record_stream: {place}")
     assert device.num_left_out > 0
     assert any(
         "may be taken again before" in fault and f"memory of {place}" in fault

@@ -173,10 +173,9 @@ def test_a_device_without_memory_leaves_nothing_held(
             patched.setattr(together._verbs, verb, refuse)
             with pytest.raises(hps.ConfigError, match="too little") as caught:
                 queued.pinning({stack.name: torch.arange(8) for stack in stacks})
-            held = [list(stack._pinned) for stack in stacks]  # alive by the error's traceback
-        for rows in (rows for of_stack in held for rows in of_stack):
-            assert isinstance(rows, batch_rows.BatchRows) and rows.is_released
-        assert [stack.cache._num_held for stack in stacks] == [0, 0]  # type: ignore[attr-defined]
+            # Rows are alive by the error's traceback; a plan that they held would be in flight.
+            assert [stack.plans_in_flight for stack in stacks] == [set(), set()]
+        assert [stack.cache.num_held for stack in stacks] == [0, 0]  # type: ignore[attr-defined]
         assert server.pins == 0
         del caught
 

@@ -1,0 +1,490 @@
+// hps._C.DeviceVerbs; see device_verbs.h.
+#include "bindings/device_verbs.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/bind.h"
+#include "gpu_cache/host_row_group.h"
+#include "gpu_cache/kernel_list.h"
+
+using namespace nb::literals;
+
+namespace hps {
+namespace {
+
+constexpr int64_t kRunLength = 32;      // csrc/optimizer/binary_counter.h
+constexpr int64_t kAlignedFloats = 64;  // a table's sums begin with a sector
+constexpr const char* kKeysNeeded =
+    "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array";
+
+Plans PlansOf(const nb::list& plans) {
+  Plans found;
+  found.reserve(plans.size());
+  for (const nb::handle plan : plans) found.push_back(nb::cast<DevicePlanState*>(plan));
+  return found;
+}
+
+int64_t Aligned(int64_t floats) {
+  return (floats + kAlignedFloats - 1) / kAlignedFloats * kAlignedFloats;
+}
+
+// The keys of one table: where they lie, how many there are, and whether on the device.
+struct KeysView {
+  TensorView view;
+  bool is_on_device;
+
+  static KeysView Of(TensorDevice device, nb::handle keys) {
+    std::optional<TensorView> there = TensorView::On(device, keys);
+    KeysView found =
+        there ? KeysView{*there, true}
+              : KeysView{TensorView::Of<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>>(
+                             keys, 1, kKeysNeeded),
+                         false};
+    const nb::dlpack::dtype dtype = found.view.dtype();
+    CheckShape(found.view.num_dims() == 1 &&
+                   (dtype == nb::dtype<int64_t>() || dtype == nb::dtype<uint64_t>()),
+               kKeysNeeded);
+    return found;
+  }
+  int64_t count() const { return view.shape(0); }
+};
+
+// A table's part of the arrays of SumsLayout.
+struct SumSizesOfTable {
+  int64_t length, bound, runs, floats[3];  // of kSums, kRunSums, kDivided
+
+  explicit SumSizesOfTable(const BagsOfPlan& bags) {
+    const int64_t dim = bags.plan->table.ptr->args.dim;
+    length = bags.plan->num_occurrences;
+    bound = bags.plan->bound_of_unique();
+    runs = length / (kRunLength / 2) + 1;
+    floats[0] = Aligned(bound * dim);
+    floats[1] = Aligned(runs * dim);
+    floats[2] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
+  }
+};
+
+void CheckGradients(const BagsOfPlan& bags) {
+  const int64_t dim = bags.plan->table.ptr->args.dim;
+  if (bags.num_rows == bags.num_bags && bags.width == dim) return;
+  const std::string what = bags.offsets == nullptr ? "grads [L, dim]" : "grads [F * B, dim]";
+  throw nb::value_error(("float32 " + what + " = (" + std::to_string(bags.num_bags) + ", " +
+                         std::to_string(dim) + ") in one piece is needed, not (" +
+                         std::to_string(bags.num_rows) + ", " + std::to_string(bags.width) + ")")
+                            .c_str());
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> DeviceVerbs::Prepare(const nb::list& plans, const nb::list& keys,
+                                                 const nb::list& given) const {
+  CheckShape(plans.size() == keys.size() && plans.size() == given.size(),
+             "keys of each plan are needed");
+  int64_t total = 0, of_host = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const KeysView own = KeysView::Of(device_, keys[i]);
+    const int64_t count = own.count();
+    CheckShape(count < int64_t{1} << 31, "less than 2^31 keys are needed");
+    auto* const plan = nb::cast<DevicePlanState*>(plans[i]);
+    if (plan->state != PlanState::kKeys && plan->state != PlanState::kFound) {
+      throw nb::value_error("a plan that holds rows is to be made of other keys");
+    }
+    plan->state = PlanState::kKeys;
+    plan->num_occurrences = count;
+    plan->first = plan->count = 0;
+    plan->has_rows = 0;
+    plan->pins_if_whole = false;
+    plan->known_unique = count == 0 ? 0 : -1;
+    plan->ForgetNumbers();
+    plan->victims = plan->missing = nb::none();
+    plan->NoteGiven(given[i]);
+    if (count > plan->capacity) nb::handle(plans[i]).attr("grow")(count + count / 8);
+    CheckShape(plan->capacity >= count, "memory for the keys is needed");
+    plan->batch.num_occurrences = count;
+    plan->batch.id_mask = DevicePlanState::IdEntries(count) - 1;
+    total += count;
+    if (!own.is_on_device) of_host += count;
+  }
+  return {total, of_host};
+}
+
+std::vector<uint64_t> DeviceVerbs::Addresses(const nb::list& keys, uint64_t copied,
+                                             uint64_t stream) const {
+  std::vector<KeysView> views;
+  size_t of_host = 0;
+  for (const nb::handle one : keys) {
+    views.push_back(KeysView::Of(device_, one));
+    if (!views.back().is_on_device) of_host += static_cast<size_t>(views.back().count());
+  }
+  std::vector<uint64_t> addresses;
+  const BlockRing::Piece piece =
+      of_host == 0 ? BlockRing::Piece{} : ring_->Take(of_host * sizeof(uint64_t));
+  size_t used = 0;
+  for (const KeysView& one : views) {
+    if (one.is_on_device) {
+      addresses.push_back(reinterpret_cast<uint64_t>(one.view.data()));
+      continue;
+    }
+    const size_t bytes = static_cast<size_t>(one.count()) * sizeof(uint64_t);
+    if (bytes > 0) std::memcpy(piece.pinned + used, one.view.data(), bytes);
+    addresses.push_back(copied + used);
+    used += bytes;
+  }
+  if (used > 0) {
+    const nb::gil_scoped_release unlocked;
+    launcher_->Copy(copied, piece.pinned, used, stream);
+  }
+  return addresses;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Place(const nb::list& given, const nb::list& keys,
+                                               uint64_t ranks, uint64_t copied, uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  const std::vector<uint64_t> addresses = Addresses(keys, copied, stream);
+  CheckShape(addresses.size() == plans.size(), "keys of each plan are needed");
+  auto block = Begin<DeduplicateArgs>(plans.size(), 2, stream);
+  auto* const args = block->args<DeduplicateArgs>();
+  auto* own = reinterpret_cast<int32_t*>(ranks);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const DevicePlanState& plan = *plans[i];
+    block->SetItems(0, i, static_cast<int64_t>(plan.id_entries()));
+    block->SetItems(1, i, plan.num_occurrences);
+    DeduplicateArgs one;
+    one.batch = plan.batch;
+    one.batch.first_ranks = own;
+    one.keys = const_cast<uint64_t*>(plan.batch.keys);
+    one.given = reinterpret_cast<const uint64_t*>(addresses[i]);
+    one.rank_before = own == reinterpret_cast<int32_t*>(ranks) ? nullptr : own - 1;
+    args[i] = one;
+    own += plan.num_occurrences;
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Contains(const nb::list& tables, const nb::list& keys,
+                                                  uint64_t presence, uint64_t copied,
+                                                  uint64_t stream) {
+  const std::vector<uint64_t> addresses = Addresses(keys, copied, stream);
+  CheckShape(addresses.size() == tables.size(), "keys of each table are needed");
+  auto block = Begin<KeysArgs>(tables.size(), 1, stream);
+  auto* const args = block->args<KeysArgs>();
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const int64_t count = KeysView::Of(device_, keys[i]).count();
+    block->SetItems(0, i, count);
+    args[i] = {nb::cast<DeviceTable*>(tables[i])->args,
+               reinterpret_cast<const uint64_t*>(addresses[i]),
+               reinterpret_cast<uint8_t*>(presence), nullptr, nullptr};
+    presence += static_cast<uint64_t>(count);
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Find(const nb::list& given, uint64_t told,
+                                              uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  auto block = Begin<FindArgs>(plans.size(), 3, stream);
+  auto* const args = block->args<FindArgs>();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const DevicePlanState& plan = *plans[i];
+    const int64_t bound = plan.bound();
+    const int64_t words = (bound + kFlagsAWord - 1) / kFlagsAWord;
+    block->SetItems(0, i, std::max<int64_t>(1, bound));
+    block->SetItems(1, i, std::max<int64_t>(1, words));
+    block->SetItems(2, i, std::max(words, plan.table.ptr->num_swept));
+    FindArgs one = {plan.table.ptr->args, plan.batch, plan.first, plan.count, bound};
+    one.told = reinterpret_cast<BatchNumbers*>(told) + i;
+    one.pins = plan.pins_if_whole;
+    args[i] = one;
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Reserve(const nb::list& given,
+                                                 const std::vector<uint64_t>& told,
+                                                 const std::vector<uint64_t>& told_keys,
+                                                 const std::vector<uint64_t>& victims,
+                                                 uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  const size_t size = told.size();
+  CheckShape(
+      (size == 0 || size == plans.size()) && told_keys.size() == size && victims.size() == size,
+      "memory that each table tells to is needed");
+  auto block = Begin<ReserveArgs>(plans.size(), 4, stream);
+  auto* const args = block->args<ReserveArgs>();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const DevicePlanState& plan = *plans[i];
+    const int64_t missing = plan.num_missing();
+    block->SetItems(0, i, plan.bound());
+    block->SetItems(1, i, plan.numbers.is_full == 0 ? missing : 0);
+    block->SetItems(2, i, missing);
+    block->SetItems(3, i, std::max<int64_t>(1, missing));
+    ReserveArgs one = {};
+    one.cache = plan.table.ptr->args;
+    one.batch = plan.batch;
+    one.bound = std::max<int64_t>(1, missing);
+    if (size > 0) {
+      one.victims = reinterpret_cast<uint8_t*>(victims[i]);
+      one.told = reinterpret_cast<BatchNumbers*>(told[i]);
+      one.told_keys = reinterpret_cast<uint64_t*>(told_keys[i]);
+    }
+    args[i] = one;
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Release(const nb::list& given, uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  auto block = Begin<ReserveArgs>(plans.size(), 1, stream);
+  auto* const args = block->args<ReserveArgs>();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    block->SetItems(0, i, plans[i]->bound());
+    args[i] = {
+        plans[i]->table.ptr->args, plans[i]->batch, plans[i]->bound(), nullptr, nullptr, nullptr};
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Fill(const nb::list& given,
+                                              const std::vector<uint64_t>& images,
+                                              const std::vector<uint64_t>& found,
+                                              const std::vector<bool>& creates,
+                                              const std::vector<float>& rates, uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  const size_t size = plans.size();
+  CheckShape(images.size() == size && found.size() == size && creates.size() == size &&
+                 rates.size() == size,
+             "rows of each table are needed");
+  auto block = Begin<FillArgs>(size, 1, stream);
+  auto* const args = block->args<FillArgs>();
+  for (size_t i = 0; i < size; ++i) {
+    const int64_t missing = plans[i]->num_missing();
+    block->SetItems(0, i, missing);
+    args[i] = {plans[i]->table.ptr->args,
+               plans[i]->batch,
+               reinterpret_cast<const uint8_t*>(images[i]),
+               reinterpret_cast<const uint8_t*>(found[i]),
+               missing,
+               creates[i],
+               rates[i]};
+  }
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Pool(const DeviceBags& bags, uint64_t stream) {
+  std::vector<const BagsOfPlan*> tables;
+  for (const BagsOfPlan& one : bags.tables) {
+    const int64_t dim = one.plan->table.ptr->args.dim;
+    CheckShape(one.offsets != nullptr, "a pool has bags");
+    CheckShape(one.width % dim == 0, "float32 out [B, F * dim] in one piece is needed");
+    CheckShape(one.num_bags == one.num_rows * (one.width / dim), "offsets [F * B + 1] are needed");
+    if (one.num_bags > 0) tables.push_back(&one);
+  }
+  if (tables.empty()) return nullptr;
+  auto block = Begin<PoolArgs>(tables.size(), 1, stream);
+  auto* const args = block->args<PoolArgs>();
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const BagsOfPlan& one = *tables[i];
+    const CacheArgs& cache = one.plan->table.ptr->args;
+    block->SetItems(0, i, one.num_bags);
+    args[i] = {cache,      one.plan->batch, one.offsets,           one.weights,
+               one.values, one.num_rows,    one.width / cache.dim, one.is_mean};
+  }
+  return block;
+}
+
+std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
+  std::vector<int64_t> sizes(SumsLayout::kNumArrays);
+  for (const BagsOfPlan& one : bags.tables) {
+    CheckGradients(one);
+    const SumSizesOfTable own(one);
+    for (const auto array : {SumsLayout::kPlaces, SumsLayout::kSortedPlaces, SumsLayout::kPositions,
+                             SumsLayout::kBags}) {
+      sizes[array] += own.length;
+    }
+    sizes[SumsLayout::kStarts] += own.bound + 1;
+    sizes[SumsLayout::kHotRanks] += own.bound + 1;
+    sizes[SumsLayout::kRunIds] += own.runs;
+    sizes[SumsLayout::kSums] += own.floats[0];
+    sizes[SumsLayout::kRunSums] += own.floats[1];
+    sizes[SumsLayout::kDivided] += own.floats[2];
+  }
+  CheckShape(sizes[SumsLayout::kStarts] < int64_t{1} << 31,
+             "fewer distinct keys are needed: a sort has no places for more");
+  return sizes;
+}
+
+nb::object DeviceVerbs::LayoutOf(const DeviceBags& bags) const {
+  const SumsLayout* const held = bags.tables[0].plan->sums.ptr;
+  if (held == nullptr || held->num_tables != bags.tables.size()) return nb::none();
+  for (const BagsOfPlan& one : bags.tables) {
+    if (one.plan->sums.ptr != held) return nb::none();
+  }
+  const std::vector<int64_t> sizes = SumSizes(bags);
+  for (size_t array = 0; array < sizes.size(); ++array) {
+    if (held->room[array] < sizes[array]) return nb::none();
+  }
+  return bags.tables[0].plan->sums.owner;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object given,
+                                             uint64_t stream) {
+  auto* const layout = nb::cast<SumsLayout*>(given);
+  const std::vector<int64_t> sizes = SumSizes(bags);
+  for (size_t array = 0; array < sizes.size(); ++array) {
+    CheckShape(sizes[array] <= layout->room[array], "more memory for sums is needed");
+  }
+  layout->num_tables = bags.tables.size();
+  auto block = Begin<SumArgs>(bags.tables.size(), 4, stream);
+  auto* const args = block->args<SumArgs>();
+  const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T*) {
+    return reinterpret_cast<T*>(layout->addresses[array]) + start;
+  };
+  int64_t position = 0, place = 0, run = 0, floats[3] = {0, 0, 0};
+  for (size_t i = 0; i < bags.tables.size(); ++i) {
+    const BagsOfPlan& one = bags.tables[i];
+    DevicePlanState* const plan = one.plan;
+    const SumSizesOfTable own(one);
+    block->SetItems(0, i, one.num_bags);
+    block->SetItems(1, i, own.bound);
+    block->SetItems(2, i, own.bound + own.runs);
+    block->SetItems(3, i, own.runs);
+    SumArgs sum = {};
+    sum.cache = plan->table.ptr->args;
+    sum.batch = plan->batch;
+    sum.offsets = one.offsets;
+    sum.gradients = one.values;
+    sum.weights = one.weights;
+    if (own.floats[2] > 0) {
+      sum.divided = at(SumsLayout::kDivided, floats[2], static_cast<float*>(nullptr));
+    }
+    if (one.offsets != nullptr) {
+      sum.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
+    }
+    sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
+    sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
+    sum.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
+    sum.hot_ranks = at(SumsLayout::kHotRanks, place, static_cast<int32_t*>(nullptr));
+    sum.run_sums = at(SumsLayout::kRunSums, floats[1], static_cast<float*>(nullptr));
+    sum.run_ids = at(SumsLayout::kRunIds, run, static_cast<uint32_t*>(nullptr));
+    sum.sums = at(SumsLayout::kSums, floats[0], static_cast<float*>(nullptr));
+    sum.first_place = place;
+    sum.first_position = position;
+    sum.num_bags = one.num_bags;
+    sum.bound = own.bound;
+    sum.most_hot_runs = own.runs;
+    args[i] = sum;
+    plan->sums.Set(given);
+    plan->sums_start = floats[0];
+    position += own.length;
+    place += own.bound + 1;
+    run += own.runs;
+    for (int array = 0; array < 3; ++array) floats[array] += own.floats[array];
+  }
+  return block;
+}
+
+void DeviceVerbs::FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const {
+  const FindStartArgs args = {
+      reinterpret_cast<const uint32_t*>(layout.addresses[SumsLayout::kSortedPlaces]),
+      reinterpret_cast<int64_t*>(layout.addresses[SumsLayout::kStarts]), count};
+  block->QueueOther("FindStart", &args, count);
+}
+
+// Where a plan's sums lie.
+// Raises:
+//   AssertionError: there are none.
+const float* SumsOf(const DevicePlanState& plan) {
+  const SumsLayout* const layout = plan.sums.ptr;
+  if (layout == nullptr) {
+    PyErr_SetString(PyExc_AssertionError, "an update without sums");
+    throw nb::python_error();
+  }
+  return reinterpret_cast<const float*>(layout->addresses[SumsLayout::kSums]) + plan.sums_start;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::BeginKinds(const Plans& plans, size_t args_bytes,
+                                                    uint64_t stream) const {
+  std::vector<std::string> kinds;
+  for (const DevicePlanState* plan : plans) {
+    const char* const kind = NameOfKind(plan->table.ptr->args.kind);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.emplace_back(kind);
+  }
+  auto block = std::make_unique<TableBlock>(launcher_, ring_, stream, plans.size(), kinds.size(),
+                                            args_bytes);
+  for (size_t launch = 0; launch < kinds.size(); ++launch) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const bool is_own = kinds[launch] == NameOfKind(plans[i]->table.ptr->args.kind);
+      block->SetItems(launch, i, is_own ? plans[i]->bound() : 0);
+    }
+  }
+  block->kinds = std::move(kinds);
+  return block;
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Try(const nb::list& given, const std::vector<float>& rates,
+                                             uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
+  auto block = BeginKinds(plans, sizeof(TryArgs), stream);
+  auto* const args = block->args<TryArgs>();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    DeviceTable* const table = plans[i]->table.ptr;
+    args[i] = {table->args,       plans[i]->batch, SumsOf(*plans[i]), table->SafeBits(rates[i]),
+               plans[i]->bound(), rates[i],        table->number};
+  }
+  return block;
+}
+
+void DeviceVerbs::NoteFailure(TableBlock* block, uint64_t failure) const {
+  const NoteFailureArgs args = {block->TablesOf(0), reinterpret_cast<Failure*>(failure)};
+  block->QueueOther("NoteFailure", &args, 1);
+}
+
+std::unique_ptr<TableBlock> DeviceVerbs::Apply(const nb::list& given,
+                                               const std::vector<float>& rates, uint64_t failure,
+                                               uint64_t stream) {
+  const Plans plans = PlansOf(given);
+  CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
+  auto block = BeginKinds(plans, sizeof(ApplyArgs), stream);
+  auto* const args = block->args<ApplyArgs>();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    args[i] = {plans[i]->table.ptr->args, plans[i]->batch,
+               SumsOf(*plans[i]),         reinterpret_cast<const Failure*>(failure),
+               plans[i]->bound(),         rates[i]};
+  }
+  return block;
+}
+
+void BindDeviceVerbs(nb::module_& module) {
+  nb::class_<DeviceVerbs>(module, "DeviceVerbs")
+      .def(nb::init<Launcher*, BlockRing*, int32_t, int32_t>(), "launcher"_a, "ring"_a,
+           "device_type"_a, "device_number"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def("prepare", &DeviceVerbs::Prepare, "plans"_a, "keys"_a, "given"_a)
+      .def("place", &DeviceVerbs::Place, "plans"_a, "keys"_a, "ranks"_a, "copied"_a, "stream"_a,
+           nb::keep_alive<0, 1>())
+      .def("contains", &DeviceVerbs::Contains, "tables"_a, "keys"_a, "presence"_a, "copied"_a,
+           "stream"_a, nb::keep_alive<0, 1>())
+      .def("find", &DeviceVerbs::Find, "plans"_a, "told"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def("reserve", &DeviceVerbs::Reserve, "plans"_a, "told"_a, "told_keys"_a, "victims"_a,
+           "stream"_a, nb::keep_alive<0, 1>())
+      .def("release", &DeviceVerbs::Release, "plans"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def("fill", &DeviceVerbs::Fill, "plans"_a, "images"_a, "found"_a, "creates"_a, "rates"_a,
+           "stream"_a, nb::keep_alive<0, 1>())
+      .def("pool", &DeviceVerbs::Pool, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def("sum_sizes", &DeviceVerbs::SumSizes, "bags"_a)
+      .def("layout_of", &DeviceVerbs::LayoutOf, "bags"_a)
+      .def("sum", &DeviceVerbs::Sum, "bags"_a, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
+      .def("find_starts", &DeviceVerbs::FindStarts, "block"_a, "layout"_a, "count"_a)
+      .def("try_updates", &DeviceVerbs::Try, "plans"_a, "rates"_a, "stream"_a,
+           nb::keep_alive<0, 1>())
+      .def("note_failure", &DeviceVerbs::NoteFailure, "block"_a, "failure"_a)
+      .def("apply", &DeviceVerbs::Apply, "plans"_a, "rates"_a, "failure"_a, "stream"_a,
+           nb::keep_alive<0, 1>());
+}
+
+}  // namespace hps

@@ -1,0 +1,88 @@
+// DeviceVerbs: what a verb over several tables of a device is given, packed in one call for all of
+// them.
+//
+// Above it: hps/gpu_cache/device_batch.py, which says what is launched, in which order. Below it:
+// launcher.h, device_plan.h, device_bags.h, the structs of csrc/gpu_cache. Each call is made within
+// a verb of the caches, under the GIL.
+#pragma once
+
+#include <memory>
+
+#include "bindings/device_bags.h"
+#include "bindings/launcher.h"
+
+namespace hps {
+
+using Plans = std::vector<DevicePlanState*>;
+
+class DeviceVerbs {
+ public:
+  DeviceVerbs(Launcher* launcher, BlockRing* ring, int32_t device_type, int32_t device_number)
+      : launcher_(launcher), ring_(ring), device_{device_type, device_number} {}
+
+  // Makes room for a batch of these keys a plan: uint64 or int64 [L], tensors on the device or
+  // arrays of the host. How many keys there are in all, and how many of them are of the host.
+  // Args:
+  //   given: the very tensor that each table's keys came as, or None.
+  std::pair<int64_t, int64_t> Prepare(const nb::list& plans, const nb::list& keys,
+                                      const nb::list& given) const;
+  // Deduplicates the keys of plans that were prepared. Launches: entries of the id tables; keys.
+  // Args:
+  //   ranks: memory for int32 [keys] on the device.
+  //   copied: and for the keys that are of the host.
+  std::unique_ptr<TableBlock> Place(const nb::list& plans, const nb::list& keys, uint64_t ranks,
+                                    uint64_t copied, uint64_t stream);
+  // Which of the keys [L] of tables have rows. One launch.
+  std::unique_ptr<TableBlock> Contains(const nb::list& tables, const nb::list& keys,
+                                       uint64_t presence, uint64_t copied, uint64_t stream);
+  // Looks windows up. Launches: window keys; words of flags; these, or buckets that are swept.
+  std::unique_ptr<TableBlock> Find(const nb::list& plans, uint64_t told, uint64_t stream);
+  // Reserves slots for the missing keys, which are known. Launches: window keys; missing keys of
+  // tables with free slots; missing keys; those, one at least.
+  // Args:
+  //   told, told_keys, victims: of each table where its kernels tell the host; or nothing of all.
+  std::unique_ptr<TableBlock> Reserve(const nb::list& plans, const std::vector<uint64_t>& told,
+                                      const std::vector<uint64_t>& told_keys,
+                                      const std::vector<uint64_t>& victims, uint64_t stream);
+  // For a release, and what takes a reserve back. One launch: window keys.
+  std::unique_ptr<TableBlock> Release(const nb::list& plans, uint64_t stream);
+  // Publishes missing rows, of each table images and flags on the device. One launch.
+  std::unique_ptr<TableBlock> Fill(const nb::list& plans, const std::vector<uint64_t>& images,
+                                   const std::vector<uint64_t>& found,
+                                   const std::vector<bool>& creates,
+                                   const std::vector<float>& rates, uint64_t stream);
+  // One launch; null if there is no bag.
+  std::unique_ptr<TableBlock> Pool(const DeviceBags& bags, uint64_t stream);
+
+  // The elements of each array of SumsLayout that sums of these gradients need.
+  std::vector<int64_t> SumSizes(const DeviceBags& bags) const;
+  // The memory of the plans' last sums, if it is one and has room; else None.
+  nb::object LayoutOf(const DeviceBags& bags) const;
+  // Sums gradients into the plans. Launches: bags; ids; runs of cold and hot keys; of hot ones.
+  std::unique_ptr<TableBlock> Sum(const DeviceBags& bags, nb::object layout, uint64_t stream);
+  // After the sort: where each id starts in it.
+  void FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const;
+
+  // A launch for each kind of optimizer.
+  std::unique_ptr<TableBlock> Try(const nb::list& plans, const std::vector<float>& rates,
+                                  uint64_t stream);
+  void NoteFailure(TableBlock* block, uint64_t failure) const;
+  std::unique_ptr<TableBlock> Apply(const nb::list& plans, const std::vector<float>& rates,
+                                    uint64_t failure, uint64_t stream);
+
+ private:
+  template <class Args>
+  std::unique_ptr<TableBlock> Begin(size_t num_tables, size_t num_launches, uint64_t stream) const {
+    return std::make_unique<TableBlock>(launcher_, ring_, stream, num_tables, num_launches,
+                                        sizeof(Args));
+  }
+  std::vector<uint64_t> Addresses(const nb::list& keys, uint64_t copied, uint64_t stream) const;
+  std::unique_ptr<TableBlock> BeginKinds(const Plans& plans, size_t args_bytes,
+                                         uint64_t stream) const;
+
+  Launcher* launcher_;
+  BlockRing* ring_;
+  TensorDevice device_;
+};
+
+}  // namespace hps
