@@ -1,7 +1,7 @@
 // Accesses: what one lane reads and writes, instruction by instruction; CountWarps: how many
 // sectors of 32 bytes the instructions of whole warps touch.
 //
-// Above it: grid.cc, hooks.cc. Below it: nothing. An instruction is known by its place in the code
+// Above it: grid.cc, hooks.cc. Below it: level_two.h. An instruction is known by its place in the code
 // and how often the lane has come by it within an item. What the compiler has split into
 // neighbouring parts of 16 aligned bytes is taken as one access, as a device's compiler has it.
 #pragma once
@@ -11,15 +11,16 @@
 #include <tuple>
 #include <vector>
 
-namespace grid {
+#include "level_two.h"
 
-enum Kind : int { kRead = 0, kWrite = 1, kAtomic = 2 };
+namespace grid {
 
 // Of counts[]: sectors by kind, instructions by kind (a warp's), sectors that differ within a
 // warp's turn (those items that its groups work on together) by kind, instructions that some lanes
-// with an item miss.
+// with an item miss, sectors that a second-level cache reads from memory and writes to it.
 inline constexpr int kSectors = 0, kInstructions = 3, kDistinct = 6, kDivergent = 9;
-inline constexpr int kNumCounts = 10;
+inline constexpr int kMemory = 10;
+inline constexpr int kNumCounts = 12;
 
 struct Access {
   int32_t item;
@@ -92,9 +93,18 @@ inline std::vector<uint64_t> SectorsOf(It begin, It end) {
   return sectors;
 }
 
-// Adds to counts[kNumCounts]; `lanes` are those of whole warps.
+// What a warp's instructions did to each sector at one turn.
+struct Turn {
+  int32_t item;
+  Kind kind;
+  std::vector<uint64_t> sectors;
+};
+
+// Adds to counts[kNumCounts] and, by array, to the arrays' own; `lanes` are those of whole warps.
+// The second-level cache sees the warps turn by turn.
 inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_lanes,
-                       int64_t* counts) {
+                       LevelTwo* level_two, Arrays* arrays, int64_t* counts) {
+  std::vector<Turn> turns;
   for (size_t first = 0; first < lanes.size(); first += warp_lanes) {
     std::vector<Access> all;
     std::vector<int64_t> with_item;
@@ -110,7 +120,9 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
     for (auto at = all.begin(); at != all.end();) {
       const auto end =
           std::find_if(at, all.end(), [&](const Access& a) { return a.key() != at->key(); });
-      counts[kSectors + at->kind] += static_cast<int64_t>(SectorsOf(at, end).size());
+      const std::vector<uint64_t> sectors = SectorsOf(at, end);
+      counts[kSectors + at->kind] += static_cast<int64_t>(sectors.size());
+      for (const uint64_t sector : sectors) ++arrays->of(sector)->sectors;
       ++counts[kInstructions + at->kind];
       counts[kDivergent] += at->item >= 0 && end - at < with_item[static_cast<size_t>(at->item)];
       at = end;
@@ -119,8 +131,17 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
       const auto end = std::find_if(at, all.end(), [&](const Access& a) {
         return std::tie(a.item, a.kind) != std::tie(at->item, at->kind);
       });
-      counts[kDistinct + at->kind] += static_cast<int64_t>(SectorsOf(at, end).size());
+      turns.push_back({at->item, at->kind, SectorsOf(at, end)});
+      counts[kDistinct + at->kind] += static_cast<int64_t>(turns.back().sectors.size());
       at = end;
+    }
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.item < b.item; });
+  for (const Turn& turn : turns) {
+    for (const uint64_t sector : turn.sectors) {
+      const int64_t moved = level_two->Touch(sector, turn.kind, counts + kMemory);
+      arrays->of(sector)->memory += moved;
     }
   }
 }
