@@ -91,14 +91,13 @@ struct BatchNumbers {
 // has room for L elements unless told; ranks are inclusive prefix sums of flags, made in place
 // between two kernels.
 struct BatchArgs {
-  const uint64_t* keys;
   int64_t num_occurrences;  // L, below 2^31
   BatchNumbers* numbers;
   // The next four are for kernels that deduplicate; the host build has them not.
   uint32_t* id_table;         // [id_mask + 1] positions; all ones (kNoPosition) before a batch
   uint64_t id_mask;           // a power of two less one; room for twice L at least
-  uint32_t* places;           // [L] entry of the id table that stands for an occurrence's key
-  int32_t* first_ranks;       // [L] flag, then rank, of a key's first occurrence
+  RankedFlags first_flags;    // [L] of first occurrences
+  uint64_t* first_ranks;      // [ceil(L / 32)] their number before 32 occurrences, then the 32 flags
   uint32_t* inverse;          // [L] id of each occurrence
   uint64_t* unique_keys;      // [N]
   int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window

@@ -118,35 +118,21 @@ class DeviceBatch:
             for plan, length in zip(plans, lengths, strict=True):
                 plan.prepare(length)
             given = self._keys_on_device([one.keys for one in tables])
-            ranks, before, own = self._ranks(lengths)
             block = TableBlock(
                 device,
                 "PlaceKey",
                 plans,
-                [[plan.num_id_entries for plan in plans], lengths],
-                {
-                    "batch.first_ranks": own,
-                    "keys": [plan.arena.address("keys") for plan in plans],
-                    "given": [one.data_ptr() for one in given],
-                    "rank_before": before,
-                },
+                [
+                    [plan.num_id_entries for plan in plans],
+                    lengths,
+                    [-(-length // FLAGS_A_WORD) for length in lengths],
+                ],
+                {"keys": [one.data_ptr() for one in given]},
             )
             block.launch("BeginPlan", 0)
-            if sum(lengths) == 0:
-                return
             block.launch("PlaceKey", 1)
-            block.launch("FlagFirst", 1)
-            device.prefix_sum(ranks)
+            block.launch("ListFirst", 2)
             block.launch("NumberKey", 1)
-
-    def _ranks(self, sizes: Sequence[int]) -> tuple[torch.Tensor, list[int], list[int]]:
-        """Memory for ranks of all tables one behind the other, int32, and of each table the
-        addresses of the rank before its own, or 0, and of its own."""
-        starts = starts_of(sizes)
-        ranks = self._device.empty(4 * max(1, starts[-1])).view(torch.int32)[: starts[-1]]
-        own = [ranks.data_ptr() + 4 * start for start in starts[:-1]]
-        before = [at - 4 if start else 0 for at, start in zip(own, starts, strict=False)]
-        return ranks, before, own
 
     def find(self, tables: Sequence[OfTable]) -> None:
         """Looks each plan's window up, which was set."""

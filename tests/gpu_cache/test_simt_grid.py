@@ -62,23 +62,26 @@ def test_every_order_takes_the_slots_and_bits_of_the_host_build(grid: Grid, orde
 
 
 def deduplicate(device: GridDevice, **changes: Any) -> Any:
-    """PlaceKey over keys [200] of 50 kinds; the table of positions [512], and the keys."""
+    """PlaceKey over keys [200] of 50 kinds; the table of positions [512], and flags [7 * 32]."""
     keys = np.random.default_rng(5).integers(0, 50, 200).astype(np.uint64)
     table = np.full(512, 0xFFFFFFFF, np.uint32)
-    places = np.zeros(200, np.uint32)
+    inverse, words, sums = (np.zeros(size, np.uint32) for size in (200, 7, 1))
     batch = np.zeros(1, device.args.dtype("BatchArgs"))
-    batch["keys"], batch["num_occurrences"] = keys.ctypes.data, len(keys)
+    batch["num_occurrences"] = len(keys)
     batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
-    batch["places"] = places.ctypes.data
+    batch["inverse"] = inverse.ctypes.data
+    batch["first_flags"]["words"], batch["first_flags"]["sums"] = words.ctypes.data, sums.ctypes.data
     for name, value in changes.items():
         batch[name] = value
     owner = SimpleNamespace(heads={"batch": batch.tobytes()})
-    fields = dict.fromkeys(("keys", "given", "rank_before"), 0)
+    fields = {"keys": keys.ctypes.data}
     with device.order().verb():
         block = TableBlock(device, "PlaceKey", [owner], [[len(keys)]], fields)
         block.launch("PlaceKey", 0)
     device.work_off(device.num_queued)
-    return keys, table
+    flags = np.unpackbits(words.view(np.uint8), bitorder="little")
+    assert sums[0] == flags.sum()
+    return keys, table, np.flatnonzero(flags)
 
 
 @pytest.mark.parametrize("order", [SEEDED, STARVING])
@@ -87,11 +90,12 @@ def test_lanes_that_race_for_an_entry_leave_each_key_its_first_position(
 ) -> None:
     firsts = None
     for seed in range(20):
-        keys, table = deduplicate(GridDevice(grid, order, seed))
+        keys, table, flagged = deduplicate(GridDevice(grid, order, seed))
         found = np.sort(table[table != 0xFFFFFFFF])
         if firsts is None:
             firsts = np.sort(np.unique(keys, return_index=True)[1])
         assert np.array_equal(found, firsts), seed
+        assert np.array_equal(flagged, firsts), seed
 
 
 def test_the_same_seed_gives_the_same_order(grid: Grid) -> None:
