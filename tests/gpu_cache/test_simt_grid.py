@@ -70,7 +70,10 @@ def deduplicate(device: GridDevice, **changes: Any) -> Any:
     batch["num_occurrences"] = len(keys)
     batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
     batch["inverse"] = inverse.ctypes.data
-    batch["first_flags"]["words"], batch["first_flags"]["sums"] = words.ctypes.data, sums.ctypes.data
+    batch["first_flags"]["words"], batch["first_flags"]["sums"] = (
+        words.ctypes.data,
+        sums.ctypes.data,
+    )
     for name, value in changes.items():
         batch[name] = value
     owner = SimpleNamespace(heads={"batch": batch.tobytes()})

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
+#include <unordered_set>
 #include <vector>
 
 #include "level_two.h"
@@ -93,6 +94,19 @@ inline std::vector<uint64_t> SectorsOf(It begin, It end) {
   return sectors;
 }
 
+// The same in the order of the accesses, which does not depend on where memory lies.
+template <class It>
+inline std::vector<uint64_t> SectorsInOrder(It begin, It end) {
+  std::unordered_set<uint64_t> seen;
+  std::vector<uint64_t> sectors;
+  for (; begin != end; ++begin) {
+    for (uint64_t at = begin->first / 32; at <= (begin->end - 1) / 32; ++at) {
+      if (seen.insert(at).second) sectors.push_back(at);
+    }
+  }
+  return sectors;
+}
+
 // What a warp's instructions did to each sector at one turn.
 struct Turn {
   int32_t item;
@@ -131,7 +145,7 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
       const auto end = std::find_if(at, all.end(), [&](const Access& a) {
         return std::tie(a.item, a.kind) != std::tie(at->item, at->kind);
       });
-      turns.push_back({at->item, at->kind, SectorsOf(at, end)});
+      turns.push_back({at->item, at->kind, SectorsInOrder(at, end)});
       counts[kDistinct + at->kind] += static_cast<int64_t>(turns.back().sectors.size());
       at = end;
     }
