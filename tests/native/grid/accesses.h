@@ -1,8 +1,8 @@
 // Accesses: what one lane reads and writes, instruction by instruction; CountWarps: how many
 // sectors of 32 bytes the instructions of whole warps touch.
 //
-// Above it: grid.cc, hooks.cc. Below it: level_two.h. An instruction is known by its place in the code
-// and how often the lane has come by it within an item. What the compiler has split into
+// Above it: grid.cc, hooks.cc. Below it: level_two.h. An instruction is known by its place in the
+// code and how often the lane has come by it within an item. What the compiler has split into
 // neighbouring parts of 16 aligned bytes is taken as one access, as a device's compiler has it.
 #pragma once
 

@@ -80,9 +80,9 @@ class Arrays {
     if (all_.empty()) all_.push_back({0, 0, 0});
   }
   OfArray* of(uint64_t sector) {
-    const auto after = std::upper_bound(
-        all_.begin(), all_.end(), sector * 32 + 31,
-        [](uint64_t address, const OfArray& one) { return address < one.first; });
+    const auto after =
+        std::upper_bound(all_.begin(), all_.end(), sector * 32 + 31,
+                         [](uint64_t address, const OfArray& one) { return address < one.first; });
     return &*(after == all_.begin() ? after : after - 1);
   }
   const std::vector<OfArray>& all() const { return all_; }
