@@ -1,7 +1,6 @@
 // hps._C.DeviceVerbs; see device_verbs.h.
 #include "bindings/device_verbs.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -81,11 +80,11 @@ void CheckGradients(const BagsOfPlan& bags) {
 
 }  // namespace
 
-std::pair<int64_t, int64_t> DeviceVerbs::Prepare(const nb::list& plans, const nb::list& keys,
-                                                 const nb::list& given) const {
+int64_t DeviceVerbs::Prepare(const nb::list& plans, const nb::list& keys,
+                             const nb::list& given) const {
   CheckShape(plans.size() == keys.size() && plans.size() == given.size(),
              "keys of each plan are needed");
-  int64_t total = 0, of_host = 0;
+  int64_t of_host = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
     const KeysView own = KeysView::Of(device_, keys[i]);
     const int64_t count = own.count();
@@ -107,10 +106,9 @@ std::pair<int64_t, int64_t> DeviceVerbs::Prepare(const nb::list& plans, const nb
     CheckShape(plan->capacity >= count, "memory for the keys is needed");
     plan->batch.num_occurrences = count;
     plan->batch.id_mask = DevicePlanState::IdEntries(count) - 1;
-    total += count;
     if (!own.is_on_device) of_host += count;
   }
-  return {total, of_host};
+  return of_host;
 }
 
 std::vector<uint64_t> DeviceVerbs::Addresses(const nb::list& keys, uint64_t copied,
@@ -143,25 +141,18 @@ std::vector<uint64_t> DeviceVerbs::Addresses(const nb::list& keys, uint64_t copi
 }
 
 std::unique_ptr<TableBlock> DeviceVerbs::Place(const nb::list& given, const nb::list& keys,
-                                               uint64_t ranks, uint64_t copied, uint64_t stream) {
+                                               uint64_t copied, uint64_t stream) {
   const Plans plans = PlansOf(given);
   const std::vector<uint64_t> addresses = Addresses(keys, copied, stream);
   CheckShape(addresses.size() == plans.size(), "keys of each plan are needed");
-  auto block = Begin<DeduplicateArgs>(plans.size(), 2, stream);
+  auto block = Begin<DeduplicateArgs>(plans.size(), 3, stream);
   auto* const args = block->args<DeduplicateArgs>();
-  auto* own = reinterpret_cast<int32_t*>(ranks);
   for (size_t i = 0; i < plans.size(); ++i) {
     const DevicePlanState& plan = *plans[i];
     block->SetItems(0, i, static_cast<int64_t>(plan.id_entries()));
     block->SetItems(1, i, plan.num_occurrences);
-    DeduplicateArgs one;
-    one.batch = plan.batch;
-    one.batch.first_ranks = own;
-    one.keys = const_cast<uint64_t*>(plan.batch.keys);
-    one.given = reinterpret_cast<const uint64_t*>(addresses[i]);
-    one.rank_before = own == reinterpret_cast<int32_t*>(ranks) ? nullptr : own - 1;
-    args[i] = one;
-    own += plan.num_occurrences;
+    block->SetItems(2, i, NumFlagWords(plan.num_occurrences));
+    args[i] = {plan.batch, reinterpret_cast<const uint64_t*>(addresses[i])};
   }
   return block;
 }
@@ -465,7 +456,7 @@ void BindDeviceVerbs(nb::module_& module) {
       .def(nb::init<Launcher*, BlockRing*, int32_t, int32_t>(), "launcher"_a, "ring"_a,
            "device_type"_a, "device_number"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("prepare", &DeviceVerbs::Prepare, "plans"_a, "keys"_a, "given"_a)
-      .def("place", &DeviceVerbs::Place, "plans"_a, "keys"_a, "ranks"_a, "copied"_a, "stream"_a,
+      .def("place", &DeviceVerbs::Place, "plans"_a, "keys"_a, "copied"_a, "stream"_a,
            nb::keep_alive<0, 1>())
       .def("contains", &DeviceVerbs::Contains, "tables"_a, "keys"_a, "presence"_a, "copied"_a,
            "stream"_a, nb::keep_alive<0, 1>())

@@ -21,17 +21,16 @@ class DeviceVerbs {
       : launcher_(launcher), ring_(ring), device_{device_type, device_number} {}
 
   // Makes room for a batch of these keys a plan: uint64 or int64 [L], tensors on the device or
-  // arrays of the host. How many keys there are in all, and how many of them are of the host.
+  // arrays of the host. How many keys are of the host.
   // Args:
   //   given: the very tensor that each table's keys came as, or None.
-  std::pair<int64_t, int64_t> Prepare(const nb::list& plans, const nb::list& keys,
-                                      const nb::list& given) const;
-  // Deduplicates the keys of plans that were prepared. Launches: entries of the id tables; keys.
+  int64_t Prepare(const nb::list& plans, const nb::list& keys, const nb::list& given) const;
+  // Deduplicates the keys of plans that were prepared. Launches: entries of the id tables; keys;
+  // words of flags.
   // Args:
-  //   ranks: memory for int32 [keys] on the device.
-  //   copied: and for the keys that are of the host.
-  std::unique_ptr<TableBlock> Place(const nb::list& plans, const nb::list& keys, uint64_t ranks,
-                                    uint64_t copied, uint64_t stream);
+  //   copied: memory on the device for the keys that are of the host.
+  std::unique_ptr<TableBlock> Place(const nb::list& plans, const nb::list& keys, uint64_t copied,
+                                    uint64_t stream);
   // Which of the keys [L] of tables have rows. One launch.
   std::unique_ptr<TableBlock> Contains(const nb::list& tables, const nb::list& keys,
                                        uint64_t presence, uint64_t copied, uint64_t stream);

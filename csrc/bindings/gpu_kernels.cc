@@ -128,10 +128,10 @@ HPS_DESCRIBE(RankedFlags, words, sums, ranks);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);
-HPS_DESCRIBE(BatchArgs, keys, num_occurrences, numbers, id_table, id_mask, places, first_ranks,
+HPS_DESCRIBE(BatchArgs, num_occurrences, numbers, id_table, id_mask, first_flags, first_ranks,
              inverse, unique_keys, slots, pinned, missing_flags, missing, missing_keys,
              reservations, emptier, links, other_links, entries, victims);
-HPS_DESCRIBE(DeduplicateArgs, batch, keys, given, rank_before);
+HPS_DESCRIBE(DeduplicateArgs, batch, keys);
 HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, told, told_keys);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);

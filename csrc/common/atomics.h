@@ -68,16 +68,18 @@ HPS_HD uint32_t AtomicExchangeIf(uint32_t* ptr, uint32_t expected, uint32_t want
 #endif
 }
 
-HPS_HD void AtomicMin(uint32_t* ptr, uint32_t value) {
+// Stores `value` if it is smaller; returns what was there before.
+HPS_HD uint32_t AtomicMin(uint32_t* ptr, uint32_t value) {
 #if defined(__CUDA_ARCH__)
-  atomicMin(ptr, value);
+  return atomicMin(ptr, value);
 #else
   uint32_t before = AtomicLoad(ptr);
   while (value < before) {
     const uint32_t found = AtomicExchangeIf(ptr, before, value);
-    if (found == before) return;
+    if (found == before) break;
     before = found;
   }
+  return before;
 #endif
 }
 

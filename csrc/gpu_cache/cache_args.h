@@ -91,18 +91,17 @@ struct BatchNumbers {
 // has room for L elements unless told; ranks are inclusive prefix sums of flags, made in place
 // between two kernels.
 struct BatchArgs {
-  const uint64_t* keys;
   int64_t num_occurrences;  // L, below 2^31
   BatchNumbers* numbers;
   // The next four are for kernels that deduplicate; the host build has them not.
-  uint32_t* id_table;         // [id_mask + 1] positions; all ones (kNoPosition) before a batch
-  uint64_t id_mask;           // a power of two less one; room for twice L at least
-  uint32_t* places;           // [L] entry of the id table that stands for an occurrence's key
-  int32_t* first_ranks;       // [L] flag, then rank, of a key's first occurrence
-  uint32_t* inverse;          // [L] id of each occurrence
-  uint64_t* unique_keys;      // [N]
-  int64_t* slots;             // [N] slot of each key, or kNoSlot; valid in the window
-  uint8_t* pinned;            // [N] 1 where the reserve under way pinned a row that was here
+  uint32_t* id_table;       // [id_mask + 1] positions; all ones (kNoPosition) before a batch
+  uint64_t id_mask;         // a power of two less one; room for twice L at least
+  RankedFlags first_flags;  // [L] of first occurrences
+  uint64_t* first_ranks;    // [ceil(L / 32)] their number before 32 occurrences, then the 32 flags
+  uint32_t* inverse;        // [L] id of each occurrence
+  uint64_t* unique_keys;    // [N]
+  int64_t* slots;           // [N] slot of each key, or kNoSlot; valid in the window
+  uint8_t* pinned;          // [N] 1 where the reserve under way pinned a row that was here
   RankedFlags missing_flags;  // [window] of keys without a slot; none is set between verbs
   uint32_t* missing;          // [M] ids
   uint64_t* missing_keys;     // [M]

@@ -19,7 +19,6 @@ void GpuPlan::Begin(int64_t count, int num_threads) {
   num_listed_ = 0;
   shares_.Begin(count, kNumSubparts, num_threads);
   batch_.inverse = inverse_.Reserve(count);
-  batch_.keys = shares_.keys();
   batch_.num_occurrences = count;
   owned_.assign(static_cast<size_t>(shares_.num_owners()), KeyShare{});
 }

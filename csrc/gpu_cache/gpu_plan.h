@@ -50,7 +50,7 @@ class GpuPlan {
   bool Matches(const uint64_t* keys, int64_t count) const { return shares_.Matches(keys, count); }
 
   const BatchArgs& batch() const { return batch_; }
-  const uint64_t* keys() const { return batch_.keys; }  // [num_occurrences], a copy
+  const uint64_t* keys() const { return shares_.keys(); }  // [num_occurrences], a copy
   int64_t num_occurrences() const { return batch_.num_occurrences; }
   int64_t num_unique() const { return numbers_.num_unique; }
   int64_t num_missing() const { return numbers_.num_missing; }

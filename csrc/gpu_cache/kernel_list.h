@@ -33,7 +33,7 @@
 #define HPS_TABLES_KERNELS(X)                                                    \
   X(BeginPlan, BeginPlanOne, DeduplicateArgs, 1)                                 \
   X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
-  X(FlagFirst, FlagFirstOne, DeduplicateArgs, 1)                                 \
+  X(ListFirst, ListFirstOne, DeduplicateArgs, 8)                                 \
   X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
   X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
   X(ListMissing, ListMissingOne, FindArgs, 8)                                    \

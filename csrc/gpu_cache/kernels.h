@@ -12,10 +12,10 @@
 // clang-format off
 // kernel          Args            what it does                                items       group
 // --------------  --------------  ------------------------------------------  ----------  -----
-// BeginPlan       Deduplicate     keys in, id table empty, numbers zero       id entries  1
-// PlaceKey        Deduplicate     finds each key's entry in the id table      L           1
-// FlagFirst       Deduplicate     flags first occurrences; then prefix sum    L           1
-// NumberKey       Deduplicate     inverse, unique_keys, num_unique            L           1
+// BeginPlan       Deduplicate     id table empty, flags and numbers zero      id entries  1
+// PlaceKey        Deduplicate     keys' entries in the id table; who is first L           1
+// ListFirst       Deduplicate     ranks of firsts, unique_keys, num_unique    L/32        any
+// NumberKey       Deduplicate     inverse                                     L           1
 // FindSlot        Find            window, slots, stamps, missing flags        bound       any
 // ListMissing     Find            missing keys, numbers, hits, the clock      bound/32    any
 // EndFind         Find            sweeps, clears flags, pins if all is here   see there   any

@@ -43,6 +43,13 @@ HPS_HD void SetFlag(const RankedFlags& flags, int64_t i) {
   if (flags.ranks == nullptr) AtomicAdd(flags.sums + i / kFlagsASum, uint32_t{1});
 }
 
+// Sets an item's flag, which is not set, in place of another's, whoever has set that or will.
+HPS_HD void MoveFlag(const RankedFlags& flags, int64_t from, int64_t to) {
+  SetFlag(flags, to);
+  AtomicAdd(flags.words + from / kFlagsAWord, ~uint32_t{0} << (from % kFlagsAWord));
+  AtomicAdd(flags.sums + from / kFlagsASum, ~uint32_t{0});
+}
+
 // Flags set below the first item of a word.
 template <class Group>
 HPS_HD int64_t FlagsBeforeWord(Group group, const RankedFlags& flags, int64_t word) {

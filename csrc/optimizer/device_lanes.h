@@ -77,7 +77,20 @@ struct DeviceLanes {
   template <class Source, class Weight>
   HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source, Weight weight) const {
     if (dim % 4 == 0 && IsPieceAligned(source(0))) {
-      for (int d = 4 * group.lane(); d < dim; d += 4 * kSize) {
+      int d = 4 * group.lane();
+      // Two pieces at once: where a source lies is asked half as often.
+      for (; d + kStep < dim; d += 2 * kStep) {
+        Piece sums = {{0, 0, 0, 0}}, others = {{0, 0, 0, 0}};
+        for (int64_t i = 0; i < count; ++i) {
+          const float* const from = source(i) + d;
+          const float factor = weight(i);
+          sums = sums + PieceAt(from, 0) * factor;
+          others = others + PieceAt(from + kStep, 0) * factor;
+        }
+        PieceAt(column + d, 0) = sums;
+        PieceAt(column + d + kStep, 0) = others;
+      }
+      if (d < dim) {
         Piece sums = {{0, 0, 0, 0}};
         for (int64_t i = 0; i < count; ++i) sums = sums + PieceAt(source(i) + d, 0) * weight(i);
         PieceAt(column + d, 0) = sums;

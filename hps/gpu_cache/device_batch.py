@@ -105,18 +105,11 @@ class DeviceBatch:
     def _make_plans(
         self, plans: list[DevicePlan], keys: list[AnyArray], given: list[object]
     ) -> None:
-        count, num_copied = self._native.prepare(plans, keys, given)
-        ranks, copied = self._scratch.take(4 * count, 8 * num_copied)
-        base = self._scratch.address
+        num_copied = self._native.prepare(plans, keys, given)
+        [copied] = self._scratch.take(8 * num_copied)
         stream = self._device.stream()
-        block = self._native.place(plans, keys, base + ranks, base + copied, stream)
-        block.launch("BeginPlan", 0, "PlaceKey", 1, "FlagFirst", 1)
-        if count:
-            self._add_up_ranks(ranks, count)
-            block.launch("NumberKey", 1)
-
-    def _add_up_ranks(self, offset: int, count: int) -> None:
-        self._device.prefix_sum(self._scratch.tensor(offset, 4 * count).view(torch.int32))
+        block = self._native.place(plans, keys, self._scratch.address + copied, stream)
+        block.launch("BeginPlan", 0, "PlaceKey", 1, "ListFirst", 2, "NumberKey", 1)
 
     def find(self, plans: Sequence[DevicePlan]) -> None:
         """Looks each plan's window up, which was set."""

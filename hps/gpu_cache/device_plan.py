@@ -22,8 +22,6 @@ from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder
 _MIN_ID_TABLE = 64
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
 _ARRAYS = {
-    "keys": torch.int64,
-    "places": torch.int32,
     "inverse": torch.int32,
     "unique_keys": torch.int64,
     "slots": torch.int64,
@@ -35,9 +33,13 @@ _ARRAYS = {
     "other_links": torch.int32,
     "entries": torch.int32,
 }
-_FLAGS = [f"{flags}.{name}" for flags in ("missing_flags", "victims") for name in ("words", "sums")]
+_FLAGS = [
+    f"{flags}.{name}"
+    for flags in ("first_flags", "missing_flags", "victims")
+    for name in ("words", "sums")
+]
 # Arrays of other lengths.
-_OTHERS = ("reservations", "id_table", "numbers", *_FLAGS)
+_OTHERS = ("reservations", "id_table", "first_ranks", "numbers", *_FLAGS)
 _FLAGS_A_WORD, _FLAGS_A_SUM = 32, 2048  # csrc/gpu_cache/ranked_flags.h
 
 
@@ -108,9 +110,12 @@ class DevicePlan(_C.DevicePlanState):
             return True
         if not isinstance(keys, torch.Tensor):
             keys = torch.from_numpy(keys.view(np.int64))
+        num_unique = self.num_unique
         with self.verb():
             given = keys.view(torch.int64).to(self._device.torch_device)
-            return self._device.equal(self.arena.tensor("keys", len(given)), given)
+            ids = self.arena.tensor("inverse", len(given))
+            own = self.arena.tensor("unique_keys", num_unique).index_select(0, ids)
+            return self._device.equal(own, given)
 
     # What the cache does with it.
 
@@ -214,6 +219,7 @@ class DevicePlan(_C.DevicePlanState):
         arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
         arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
         arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
+        arrays["first_ranks"] = (torch.int64, capacity // _FLAGS_A_WORD + 1)
         for name in _FLAGS:
             count = _FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
             arrays[name] = (torch.int32, capacity // count + 1)

@@ -7,18 +7,24 @@ docs/decisions/0038-proofs-without-a-gpu.md. Above it: test_sectors.py. Below it
 A warp's instruction counts each sector that its lanes touch once; sectors that it touches again by
 another instruction count again, as if there were no cache. `distinct` counts a sector once for
 all that the groups of a warp do with the items they have at one time, as a first-level cache
-would have it. What a library does between kernels (sorts, prefix sums, fills, copies, torch's
-operators) is not counted but reckoned: `library`, in bytes.
+would have it. `memory` is what a second-level cache reads from the device's memory and writes back
+to it, of which the batch has the share that a batch of a million has of 32 MiB: one sector an
+occurrence. It is empty when a verb begins, and written back at its end. (An H100 has 50 MiB.)
+What a library does between kernels (sorts, prefix sums, fills, copies, torch's operators) is not
+counted but reckoned, as if there were no cache: `library`, in bytes.
 """
 
+import ctypes
 import json
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -35,6 +41,10 @@ VERBS = ("find", "pull", "pool", "push")
 OCCURRENCES, BAGS = 2048, 512
 _DRAWN_FROM = 1024
 _SECTOR = 32
+# So many that the digests of a table do not fit into the cache's share.
+_BUCKETS = 2048
+_SHARE = OCCURRENCES  # sectors
+_ADDRESSES = range(1 << 40, 1 << 47)
 # A stable sort of 32-bit ids with 64-bit positions by radix: four passes over digits of 8 bits,
 # each of which reads and writes both, and one that counts the digits.
 _SORT_PASSES, _SORT_BYTES = 4, 12
@@ -49,6 +59,18 @@ class CountedGrid(GridDevice):
         super().__init__(grid, WARP_BY_WARP)
         self.library = 0
         self.is_inside = False
+        # Memory that comes again at another's address would be found in the cache.
+        self.kept: list[torch.Tensor] = []
+
+    def arrays_of(self, kernel: str, args: NDArray[Any]) -> dict[str, int]:
+        """By field of the kernel's struct, and those of the structs of tables, by theirs."""
+        if args.dtype != self.args.dtype("Tables"):
+            return dict(_pointers(args[0], ""))
+        address, ends, count = (int(args[name][0]) for name in ("args", "ends", "num_tables"))
+        dtype = self.args.dtype(self.args.table_struct_of(kernel))
+        words = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
+        one = np.frombuffer(words, dtype)[0]
+        return {"(ends)": ends, "(structs)": address, "(others)": 0} | dict(_pointers(one, ""))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self.library += 2 * target.nbytes
@@ -69,7 +91,8 @@ class CountedGrid(GridDevice):
     def empty(self, num_bytes: int) -> torch.Tensor:
         before, self.is_inside = self.is_inside, True
         try:
-            return super().empty(num_bytes)
+            self.kept.append(super().empty(num_bytes))
+            return self.kept[-1]
         finally:
             self.is_inside = before
 
@@ -79,6 +102,15 @@ class CountedGrid(GridDevice):
             super().work_off(number)
         finally:
             self.is_inside = before
+
+
+def _pointers(struct: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    for name in struct.dtype.names:
+        value = struct[name]
+        if value.dtype.names:
+            yield from _pointers(value, f"{prefix}{name}.")
+        elif value.dtype == np.uint64 and value.ndim == 0 and int(value) in _ADDRESSES:
+            yield prefix + name, int(value)
 
 
 class _Operators(TorchDispatchMode):
@@ -110,8 +142,9 @@ class Batch:
 
     def __init__(self, dim: int, grid: Grid) -> None:
         optimizer = hps.RowWiseAdagrad(lr=0.1)
+        self.grid = grid
         self.device = CountedGrid(grid)
-        options = cache_options(optimizer, dim, capacity_of(optimizer, dim, 2 * _DRAWN_FROM // 64))
+        options = cache_options(optimizer, dim, capacity_of(optimizer, dim, _BUCKETS))
         self.cache = DeviceCache(self.device, Failures(self.device), options)
         random = np.random.default_rng(7)
         # Copies, for torch's memory begins with a sector, and numpy's need not.
@@ -153,15 +186,20 @@ class Batch:
         self.cache.find_overflow(self.plan, 0.1)
         self.cache.apply(self.plan, 0.1)
 
-    def count(self, verb: Callable[[], None]) -> tuple[dict[str, Counter[str]], int]:
-        """Counts by kernel, and the library's bytes, of one call."""
+    def count(self, verb: Callable[[], None]) -> tuple[dict[str, Counter[str]], int, int]:
+        """Counts by kernel, the library's bytes, and sectors to be written at last, of one call."""
         device = self.device
         device.work_off(device.num_queued)
         device.counts, device.library = {}, 0
+        device.kept.clear()
+        self.grid.of_arrays.clear()
+        self.grid.empty_cache(_SHARE)
         with _Operators(device):
             verb()
             device.work_off(device.num_queued)
-        return device.counts, device.library
+        last = self.grid.flush_cache()
+        self.grid.empty_cache(0)
+        return device.counts, device.library, last
 
 
 def floors(dim: int, num_unique: int) -> dict[str, float]:
@@ -187,17 +225,22 @@ def floors(dim: int, num_unique: int) -> dict[str, float]:
     }
 
 
-def count_dim(dim: int, grid: Grid) -> Record:
-    """The record of one dim: by verb its bytes, and its kernels' counts."""
+def count_dim(dim: int, grid: Grid, arrays: list[str] | None = None) -> Record:
+    """The record of one dim: by verb its bytes, and its kernels' counts. `arrays` gets a line for
+    each array of a kernel."""
     batch = Batch(dim, grid)
     least = floors(dim, batch.num_unique)
     found: Record = {}
     for verb in VERBS:
-        counts, library = batch.count(getattr(batch, verb))
+        counts, library, last = batch.count(getattr(batch, verb))
+        if arrays is not None:
+            arrays += _array_lines(f"{dim}: {verb}", grid.of_arrays)
         total = sum(counts.values(), Counter())
         sectors = sum(total[f"sectors_{kind}"] for kind in ("read", "written", "atomic"))
         distinct = sum(total[f"distinct_{kind}"] for kind in ("read", "written", "atomic"))
+        memory = last + total["memory_read"] + total["memory_written"]
         found[verb] = {
+            "memory_bytes": round(_SECTOR * memory / OCCURRENCES, 1),
             "bytes": round(_SECTOR * sectors / OCCURRENCES, 1),
             "distinct_bytes": round(_SECTOR * distinct / OCCURRENCES, 1),
             "library_bytes": round(library / OCCURRENCES, 1),
@@ -210,10 +253,22 @@ def count_dim(dim: int, grid: Grid) -> Record:
     return found
 
 
-def count_all() -> Record:
+def _array_lines(verb: str, counted: Counter[tuple[str, str, str]]) -> list[str]:
+    """Bytes an occurrence of each array that takes one at least, the greatest first."""
+    bytes_of = {key: _SECTOR * count / OCCURRENCES for key, count in counted.items()}
+    greatest = sorted(bytes_of, key=lambda key: -bytes_of[key])
+    return [
+        f"| {verb} | {kernel} | {array} | {bytes_of[kernel, array, what]:.1f} "
+        f"| {bytes_of[kernel, array, 'memory']:.1f} |"
+        for kernel, array, what in greatest
+        if what == "sectors" and bytes_of[kernel, array, what] >= 1
+    ]
+
+
+def count_all(arrays: list[str] | None = None) -> Record:
     """The whole record."""
     grid = Grid()
-    return {str(dim): count_dim(dim, grid) for dim in DIMS}
+    return {str(dim): count_dim(dim, grid, arrays) for dim in DIMS}
 
 
 def read_record() -> Record:
@@ -236,23 +291,33 @@ def as_text(record: Record) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def ratio(of: Record, name: str) -> float:
+    """What was counted by its floor; what is reckoned of a library is part of it."""
+    return float((of[name] + of["library_bytes"]) / of["floor"])
+
+
 def table(record: Record) -> list[str]:
     """The page's, in Markdown."""
-    lines = ["| dim: verb | bytes | over the floor | distinct | over the floor | library | floor |"]
-    lines.append("| --- |" + " --- |" * 6)
+    names = ("memory", "distinct", "bytes")
+    heads = " | over the floor | ".join(names)
+    lines = [f"| dim: verb | {heads} | over the floor | library | floor |"]
+    lines.append("| --- |" + " --- |" * 8)
     for dim, verbs in record.items():
         for verb, of in verbs.items():
-            least, one, other = of["floor"], of["bytes"], of["distinct_bytes"]
-            ratios = f"{one} | {one / least:.2f} | {other} | {other / least:.2f}"
-            lines.append(f"| {dim}: {verb} | {ratios} | {of['library_bytes']} | {least} |")
+            keys = [name if name == "bytes" else f"{name}_bytes" for name in names]
+            cells = " | ".join(f"{of[key]} | {ratio(of, key):.2f}" for key in keys)
+            lines.append(f"| {dim}: {verb} | {cells} | {of['library_bytes']} | {of['floor']} |")
     return lines
 
 
 def main() -> None:
-    """Writes the record and prints the table."""
-    record = count_all()
+    """Writes the record and prints the table; with --arrays also bytes by kernel and array."""
+    arrays: list[str] | None = ["| verb | kernel | array | bytes | memory |", "| --- |" * 5]
+    record = count_all(arrays if "--arrays" in sys.argv else None)
     RECORD.write_text(as_text(record))
     print("\n".join(table(record)))
+    if "--arrays" in sys.argv:
+        print("\n".join(arrays or []))
 
 
 if __name__ == "__main__":

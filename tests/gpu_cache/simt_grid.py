@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,6 +39,7 @@ COUNTS = (
     "reads", "writes", "atomics",
     "distinct_read", "distinct_written", "distinct_atomic",
     "divergent",
+    "memory_read", "memory_written",
 )  # fmt: skip
 _WARPS = 4
 
@@ -50,22 +53,49 @@ class Grid:
     """The kernels over a few warps."""
 
     def __init__(self) -> None:
-        self._run = ctypes.CDLL(str(_library())).grid_run
+        self._library = ctypes.CDLL(str(_library()))
+        self.of_arrays: Counter[tuple[str, str, str]] = Counter()  # kernel, array, what
 
-    def run(self, kernel: str, args: bytes, count: int, order: int, seed: int) -> Counter[str]:
-        """One launch over items [0, count); its counts.
+    def run(
+        self,
+        kernel: str,
+        args: bytes,
+        count: int,
+        order: int,
+        seed: int,
+        arrays: Mapping[str, int] = MappingProxyType({}),
+    ) -> Counter[str]:
+        """One launch over items [0, count); its counts. `arrays`: name -> address, for of_arrays.
 
         Raises:
             AssertionError: lanes parted, or wait for what is not run.
         """
         counts = (ctypes.c_int64 * len(COUNTS))()
         error = ctypes.create_string_buffer(200)
-        status = self._run(
+        names = sorted(arrays, key=lambda name: arrays[name])
+        firsts = (ctypes.c_uint64 * len(names))(*[arrays[name] for name in names])
+        found = (ctypes.c_int64 * (2 * len(names)))()
+        status = self._library.grid_run(
             kernel.encode(), args, ctypes.c_int64(len(args)), ctypes.c_int64(count), _WARPS,
-            order, ctypes.c_uint64(seed), counts, error,
+            order, ctypes.c_uint64(seed), counts, firsts, ctypes.c_int64(len(names)), found,
+            error,
         )  # fmt: skip
         assert status == 0, error.value.decode()
+        for name, sectors, memory in zip(names, found[::2], found[1::2], strict=True):
+            self.of_arrays[kernel, name, "sectors"] += sectors
+            self.of_arrays[kernel, name, "memory"] += memory
         return Counter(dict(zip(COUNTS, counts, strict=True)))
+
+    def empty_cache(self, num_sectors: int) -> None:
+        """Counts memory_read and memory_written of a second-level cache of that size from now on;
+        0: of none."""
+        self._library.grid_empty_cache(ctypes.c_int64(num_sectors))
+
+    def flush_cache(self) -> int:
+        """Sectors that the cache still has to write; it is empty then."""
+        counts = (ctypes.c_int64 * 2)()
+        self._library.grid_flush_cache(counts)
+        return counts[1]
 
 
 def _library() -> Path:
@@ -116,7 +146,12 @@ class GridDevice(HostDevice):
         seed = self._seed
 
         def work() -> None:
-            found = self._grid.run(kernel, words, count, self._order, seed)
+            arrays = self.arrays_of(kernel, args)
+            found = self._grid.run(kernel, words, count, self._order, seed, arrays)
             self.counts.setdefault(kernel, Counter()).update(found)
 
         self._put(work)
+
+    def arrays_of(self, kernel: str, args: NDArray[Any]) -> dict[str, int]:
+        """The addresses of the arrays that a launch is counted by; none here."""
+        return {}

@@ -34,15 +34,21 @@ def grid() -> Grid:
     return Grid()
 
 
-@pytest.mark.parametrize("order", [WARP_BY_WARP, SEEDED, STARVING])
-def test_every_order_takes_the_slots_and_bits_of_the_host_build(grid: Grid, order: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "dim"),
+    # At 72 a sum takes two pieces a lane at once, then one.
+    [(WARP_BY_WARP, 6), (SEEDED, 6), (STARVING, 6), (WARP_BY_WARP, 72)],
+)
+def test_every_order_takes_the_slots_and_bits_of_the_host_build(
+    grid: Grid, order: int, dim: int
+) -> None:
     device = GridDevice(grid, order, seed=1000 * order)
     failures = Failures(device)
 
     def make(options: dict[str, Any]) -> DeviceCache:
         return AskedCache(device, failures, options)
 
-    pair = CachePair(hps.RowWiseAdagrad(lr=0.1), 6, 2, make, seed=3)
+    pair = CachePair(hps.RowWiseAdagrad(lr=0.1), dim, 2, make, seed=3)
     for step in range(STEPS):
         take_step(pair, step)
     stats = pair.caches[0].stats()
@@ -60,15 +66,20 @@ def test_every_order_takes_the_slots_and_bits_of_the_host_build(grid: Grid, orde
 
 
 def deduplicate(device: GridDevice, **changes: Any) -> Any:
-    """PlaceKey over keys [200] of 50 kinds; the table of positions [512], and the keys."""
+    """PlaceKey over keys [200] of 50 kinds; the table of positions [512], and flags [7 * 32]."""
     keys = np.random.default_rng(5).integers(0, 50, 200).astype(np.uint64)
     table = np.full(512, 0xFFFFFFFF, np.uint32)
-    places = np.zeros(200, np.uint32)
+    inverse, words, sums = (np.zeros(size, np.uint32) for size in (200, 7, 1))
     args = np.zeros(1, device.args.dtype("DeduplicateArgs"))
+    args["keys"] = keys.ctypes.data
     batch = args["batch"]
-    batch["keys"], batch["num_occurrences"] = keys.ctypes.data, len(keys)
+    batch["num_occurrences"] = len(keys)
     batch["id_table"], batch["id_mask"] = table.ctypes.data, len(table) - 1
-    batch["places"] = places.ctypes.data
+    batch["inverse"] = inverse.ctypes.data
+    batch["first_flags"]["words"], batch["first_flags"]["sums"] = (
+        words.ctypes.data,
+        sums.ctypes.data,
+    )
     for name, value in changes.items():
         batch[name] = value
     ends = np.array([len(keys)])
@@ -78,7 +89,9 @@ def deduplicate(device: GridDevice, **changes: Any) -> Any:
     with device.order().verb():
         device.launch("PlaceKey", tables, len(keys))
     device.work_off(device.num_queued)
-    return keys, table
+    flags = np.unpackbits(words.view(np.uint8), bitorder="little")
+    assert sums[0] == flags.sum()
+    return keys, table, np.flatnonzero(flags)
 
 
 @pytest.mark.parametrize("order", [SEEDED, STARVING])
@@ -87,11 +100,12 @@ def test_lanes_that_race_for_an_entry_leave_each_key_its_first_position(
 ) -> None:
     firsts = None
     for seed in range(20):
-        keys, table = deduplicate(GridDevice(grid, order, seed))
+        keys, table, flagged = deduplicate(GridDevice(grid, order, seed))
         found = np.sort(table[table != 0xFFFFFFFF])
         if firsts is None:
             firsts = np.sort(np.unique(keys, return_index=True)[1])
         assert np.array_equal(found, firsts), seed
+        assert np.array_equal(flagged, firsts), seed
 
 
 def test_the_same_seed_gives_the_same_order(grid: Grid) -> None:

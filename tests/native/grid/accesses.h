@@ -1,25 +1,27 @@
 // Accesses: what one lane reads and writes, instruction by instruction; CountWarps: how many
 // sectors of 32 bytes the instructions of whole warps touch.
 //
-// Above it: grid.cc, hooks.cc. Below it: nothing. An instruction is known by its place in the code
-// and how often the lane has come by it within an item. What the compiler has split into
+// Above it: grid.cc, hooks.cc. Below it: level_two.h. An instruction is known by its place in the
+// code and how often the lane has come by it within an item. What the compiler has split into
 // neighbouring parts of 16 aligned bytes is taken as one access, as a device's compiler has it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
+#include <unordered_set>
 #include <vector>
+
+#include "level_two.h"
 
 namespace grid {
 
-enum Kind : int { kRead = 0, kWrite = 1, kAtomic = 2 };
-
 // Of counts[]: sectors by kind, instructions by kind (a warp's), sectors that differ within a
 // warp's turn (those items that its groups work on together) by kind, instructions that some lanes
-// with an item miss.
+// with an item miss, sectors that a second-level cache reads from memory and writes to it.
 inline constexpr int kSectors = 0, kInstructions = 3, kDistinct = 6, kDivergent = 9;
-inline constexpr int kNumCounts = 10;
+inline constexpr int kMemory = 10;
+inline constexpr int kNumCounts = 12;
 
 struct Access {
   int32_t item;
@@ -92,9 +94,31 @@ inline std::vector<uint64_t> SectorsOf(It begin, It end) {
   return sectors;
 }
 
-// Adds to counts[kNumCounts]; `lanes` are those of whole warps.
+// The same in the order of the accesses, which does not depend on where memory lies.
+template <class It>
+inline std::vector<uint64_t> SectorsInOrder(It begin, It end) {
+  std::unordered_set<uint64_t> seen;
+  std::vector<uint64_t> sectors;
+  for (; begin != end; ++begin) {
+    for (uint64_t at = begin->first / 32; at <= (begin->end - 1) / 32; ++at) {
+      if (seen.insert(at).second) sectors.push_back(at);
+    }
+  }
+  return sectors;
+}
+
+// What a warp's instructions did to each sector at one turn.
+struct Turn {
+  int32_t item;
+  Kind kind;
+  std::vector<uint64_t> sectors;
+};
+
+// Adds to counts[kNumCounts] and, by array, to the arrays' own; `lanes` are those of whole warps.
+// The second-level cache sees the warps turn by turn.
 inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_lanes,
-                       int64_t* counts) {
+                       LevelTwo* level_two, Arrays* arrays, int64_t* counts) {
+  std::vector<Turn> turns;
   for (size_t first = 0; first < lanes.size(); first += warp_lanes) {
     std::vector<Access> all;
     std::vector<int64_t> with_item;
@@ -110,7 +134,9 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
     for (auto at = all.begin(); at != all.end();) {
       const auto end =
           std::find_if(at, all.end(), [&](const Access& a) { return a.key() != at->key(); });
-      counts[kSectors + at->kind] += static_cast<int64_t>(SectorsOf(at, end).size());
+      const std::vector<uint64_t> sectors = SectorsOf(at, end);
+      counts[kSectors + at->kind] += static_cast<int64_t>(sectors.size());
+      for (const uint64_t sector : sectors) ++arrays->of(sector)->sectors;
       ++counts[kInstructions + at->kind];
       counts[kDivergent] += at->item >= 0 && end - at < with_item[static_cast<size_t>(at->item)];
       at = end;
@@ -119,8 +145,17 @@ inline void CountWarps(const std::vector<const Accesses*>& lanes, size_t warp_la
       const auto end = std::find_if(at, all.end(), [&](const Access& a) {
         return std::tie(a.item, a.kind) != std::tie(at->item, at->kind);
       });
-      counts[kDistinct + at->kind] += static_cast<int64_t>(SectorsOf(at, end).size());
+      turns.push_back({at->item, at->kind, SectorsInOrder(at, end)});
+      counts[kDistinct + at->kind] += static_cast<int64_t>(turns.back().sectors.size());
       at = end;
+    }
+  }
+  std::stable_sort(turns.begin(), turns.end(),
+                   [](const Turn& a, const Turn& b) { return a.item < b.item; });
+  for (const Turn& turn : turns) {
+    for (const uint64_t sector : turn.sectors) {
+      const int64_t moved = level_two->Touch(sector, turn.kind, counts + kMemory);
+      arrays->of(sector)->memory += moved;
     }
   }
 }

@@ -256,6 +256,7 @@ class Grid {
 };
 
 thread_local Grid* current = nullptr;
+LevelTwo level_two;  // over all launches
 
 void Grid::Enter() {
   Grid& grid = *current;
@@ -303,9 +304,19 @@ void NoteAccess(Kind kind, const void* address, int64_t size, const void* place)
 
 extern "C" {
 
-// 0: done. 1: `error` [200] says what went wrong. counts [kNumCounts] are added to.
+// Empties the second-level cache, which then has room for so many sectors; 0: there is none.
+void grid_empty_cache(int64_t num_sectors) {
+  grid::level_two.Reset(static_cast<size_t>(num_sectors));
+}
+
+// Has it write everything back; counts [2] as LevelTwo adds to them.
+void grid_flush_cache(int64_t* counts) { grid::level_two.Flush(counts); }
+
+// 0: done. 1: `error` [200] says what went wrong. counts [kNumCounts] are added to; of_arrays
+// [num_arrays, 2] too, the sectors and those of memory of arrays that begin at `arrays`, ascending.
 int grid_run(const char* name, const void* args, int64_t args_size, int64_t count, int num_warps,
-             int order, uint64_t seed, int64_t* counts, char* error) {
+             int order, uint64_t seed, int64_t* counts, const uint64_t* arrays, int64_t num_arrays,
+             int64_t* of_arrays, char* error) {
   using namespace grid;  // NOLINT: the entry
   std::string what = "no such kernel";
   for (int i = 0; i < kNumKernels; ++i) {
@@ -320,7 +331,12 @@ int grid_run(const char* name, const void* args, int64_t args_size, int64_t coun
     current = nullptr;
     std::vector<const Accesses*> lanes;
     for (const Lane& lane : own.lanes()) lanes.push_back(&lane.accesses);
-    if (counts != nullptr) CountWarps(lanes, kWarpLanes, counts);
+    Arrays owners(arrays, num_arrays);
+    CountWarps(lanes, kWarpLanes, &level_two, &owners, counts);
+    for (int64_t k = 0; k < num_arrays; ++k) {
+      of_arrays[2 * k] += owners.all()[static_cast<size_t>(k)].sectors;
+      of_arrays[2 * k + 1] += owners.all()[static_cast<size_t>(k)].memory;
+    }
     break;
   }
   std::strncpy(error, what.c_str(), 199);
