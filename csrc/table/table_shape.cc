@@ -19,11 +19,13 @@ int64_t BytesPerBucketOfAll(const TableShape& shape) {
 }
 
 // How many rows a table takes without a row having to give way: most of its slots, and of small
-// parts less, since by chance some get more rows than others (six standard deviations).
+// parts less, since by chance some get more rows than others.
 int64_t Room(const TableShape& shape, const TableFill& fill) {
   const int64_t slots = shape.buckets_per_part * kBucketSlots;
-  const auto spread = static_cast<int64_t>(6 * std::sqrt(static_cast<double>(slots)));
-  return shape.num_parts * std::min(slots * fill.fullest_permille / 1000, slots - spread);
+  const double spread =
+      static_cast<double>(fill.deviations) * std::sqrt(static_cast<double>(slots));
+  const int64_t crowded = slots * fill.crowded_permille / 1000 - static_cast<int64_t>(spread);
+  return shape.num_parts * std::min(slots * fill.fullest_permille / 1000, crowded);
 }
 
 }  // namespace

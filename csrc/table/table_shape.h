@@ -30,13 +30,17 @@ TableShape FirstShape(const TableShape& full);
 // How full a table may be before it grows, and by how much it grows then.
 struct TableFill {
   int64_t fullest_permille;  // of the slots
-  int64_t step_divisor;      // a step is this part of the table,
-  bool doubles;              // and more while it is small
+  // A part that has by chance so many standard deviations more rows than others is no fuller than
+  // this.
+  int64_t crowded_permille;
+  int64_t deviations;
+  int64_t step_divisor;  // a step is this part of the table,
+  bool doubles;          // and more while it is small
 };
-inline constexpr TableFill kUsualFill = {875, 8, true};
-// Of packed rows: at most a tenth of the slots are empty after a load, and 16 % after a step. Up to
-// 0.92 no row is put out by a full bucket (docs/decisions/0032-published-versions.md).
-inline constexpr TableFill kPackedFill = {900, 16, false};
+inline constexpr TableFill kUsualFill = {875, 1000, 6, 8, true};
+// Of packed rows: a tenth of the slots of a large table is empty after a load, and 16 % after a
+// step. Beyond 0.92 rows begin to be put out by full buckets (0032-published-versions.md).
+inline constexpr TableFill kPackedFill = {900, 930, 4, 16, false};
 
 // The smallest step from `shape` towards `full` that has room for `rows` rows; `shape` itself if it
 // has, `full` if none has.

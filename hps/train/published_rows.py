@@ -56,6 +56,9 @@ from hps.publish.version import (
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import check_no_writer
 
+# Rows put into an empty table at once. More of them crowd some of its buckets, as each is placed by
+# how full these were before.
+_LOADED_PIECE = 2**14
 _PREFIX = "rows-"
 _KEPT = "published"  # in a local store's folder: files of versions
 # Of the rows, in the store: from there on all are, by a checkpoint.
@@ -247,7 +250,9 @@ class PublishedRows:
                     for file in table.base or ():
                         for keys, weights in _mixed(table, paths[file.name]):
                             check_not_stopped(stopped, file.name)
-                            server.assign(table.name, keys, weights)
+                            for at in range(0, len(keys), _LOADED_PIECE):
+                                part = slice(at, at + _LOADED_PIECE)
+                                server.assign(table.name, keys[part], weights[part])
             for version in chain[1:]:
                 with rows.changes(destination, version, stopped) as changes:
                     rows.apply(version, changes)
