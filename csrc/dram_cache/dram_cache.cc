@@ -79,13 +79,10 @@ Status DramCache::MapTable() {
 
 // The clock by which rows age. It ticks with use, not with batches, so that its 256 values span
 // several times the table's content whatever the batch size. While an eighth of the slots is free
-// no row has to give way, and a batch is spared the cache line a key that its stamp costs. So it is
-// in a packed table that can grow, which is fuller.
+// no row has to give way, and a batch is spared the cache line a key that its stamp costs.
 void DramCache::AdvanceClock(int64_t num_used) {
   const int64_t num_slots = view_.table.shape.num_slots();
-  const bool can_grow = view_.table.shape.buckets_per_part < full_shape_.buckets_per_part;
-  const int64_t roomy_sixteenths = is_packed() && can_grow ? 15 : 14;
-  view_.keeps_stamps = 16 * (num_rows_ + num_fresh_) > roomy_sixteenths * num_slots;
+  view_.keeps_stamps = 8 * (num_rows_ + num_fresh_) > 7 * num_slots;
   used_since_tick_ += num_used;
   if (used_since_tick_ * kTicksPerTurn < num_slots) return;
   used_since_tick_ = 0;

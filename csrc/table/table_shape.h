@@ -38,9 +38,9 @@ struct TableFill {
   bool doubles;          // and more while it is small
 };
 inline constexpr TableFill kUsualFill = {875, 1000, 6, 8, true};
-// Of packed rows: a tenth of the slots of a large table is empty after a load, and 16 % after a
-// step. Beyond 0.92 rows begin to be put out by full buckets (0032-published-versions.md).
-inline constexpr TableFill kPackedFill = {900, 930, 4, 16, false};
+// Of packed rows, which are to take little memory: an eighth of a large table's slots is empty once
+// it has the rows that it expects, and 16 % after a step.
+inline constexpr TableFill kPackedFill = {875, 930, 4, 24, false};
 
 // The smallest step from `shape` towards `full` that has room for `rows` rows; `shape` itself if it
 // has, `full` if none has.
