@@ -11,14 +11,14 @@ import hashlib
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -55,6 +55,9 @@ from hps.publish.version import (
 )
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import check_no_writer
+
+if TYPE_CHECKING:
+    from hps.contracts.row_cache import AnyRowCache
 
 # Rows put into an empty table at once. More of them crowd some of its buckets, as each is placed by
 # how full these were before.
@@ -448,7 +451,8 @@ def _server(folder: Path, version: Version, memory: RowMemory) -> ParameterServe
         ssd=SsdStoreConfig(keep_last=1),
         seed=version.seed,
     )
-    return ParameterServer(config, _tiers=Tiers(make_cache=partial(_C.DramCache, packed=True)))
+    packed = cast("Callable[..., AnyRowCache]", partial(_C.DramCache, packed=True))
+    return ParameterServer(config, _tiers=Tiers(make_cache=packed))
 
 
 def _prefix(destination: Destination) -> str:
