@@ -29,11 +29,12 @@ std::unique_ptr<DramCache> MakeCache(ThreadPool* pool, const std::string& optimi
                                      const std::string& initializer_kind,
                                      std::pair<double, double> initializer_numbers, uint64_t stream,
                                      bool statistics, bool narrow, const std::string& rounding,
-                                     float more_shows) {
+                                     float more_shows, bool packed) {
   DramCacheOptions options;
   options.layout = {ParseOptimizer(optimizer_kind), dim, statistics, narrow};
   options.rounding = ParseRounding(rounding);
   options.more_shows = more_shows;
+  options.is_packed = packed;
   options.numbers = ParseNumbers(options.layout.kind, hyperparameters);
   options.initializer = ParseInitializer(initializer_kind, initializer_numbers, stream);
   options.capacity_bytes = capacity_bytes;
@@ -172,7 +173,8 @@ void BindDramCache(nb::module_& module) {
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
           "initializer_numbers"_a, "stream"_a, "statistics"_a = false, "narrow"_a = false,
-          "rounding"_a = "nearest", "more_shows"_a = 0.0f, nb::keep_alive<0, 2>());
+          "rounding"_a = "nearest", "more_shows"_a = 0.0f,
+          "packed"_a = false, nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   BindAdmission<DramKind>(&cls);
   cls.def(
@@ -188,6 +190,13 @@ void BindDramCache(nb::module_& module) {
       },
       "keys"_a.noconvert(), "rows"_a.noconvert(), "lr"_a);
   cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
+      .def(
+          "expect",
+          [](DramCache* cache, int64_t num_rows) {
+            const nb::gil_scoped_release unlocked;
+            cache->Expect(num_rows);
+          },
+          "num_rows"_a)
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)
       .def_prop_ro("instruction_set", &DramCache::instruction_set)

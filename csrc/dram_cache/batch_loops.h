@@ -13,6 +13,7 @@
 #include "optimizer/optimizer.h"
 #include "table/life_rules.h"
 #include "table/reserve.h"
+#include "table/row_packing.h"
 
 namespace hps {
 
@@ -48,6 +49,7 @@ struct WorkerBatch : KeyShare {
 // What every loop of a cache shares.
 struct CacheView {
   TableView table;
+  RowPacking packing;  // of its slots
   OptimizerKind kind;
   int32_t dim;
   uint8_t now;
@@ -60,6 +62,9 @@ struct CacheView {
   LifeRules rules;   // of such a table
   bool is_narrow;    // weights are Bfloat16, and these are rounded by updates so
   Rounding rounding;
+
+  // Of what the address of each row is a multiple.
+  HPS_HD_MEMBER int64_t alignment() const { return packing.is_packed() ? kPackedAlignment : 16; }
 };
 
 struct BatchLoops {

@@ -162,7 +162,8 @@ inline void CollectOf(const CacheView& cache, const WorkerBatch& worker) {
     for (int64_t id = worker.window_begin; id < worker.window_end; ++id) {
       if (id + kAhead < worker.window_end) {
         PrefetchRow(RowAt(cache.table, worker.slots[id + kAhead]),
-                    cache.table.header_bytes() + int64_t{sizeof(Weight)} * cache.dim);
+                    cache.table.header_bytes() + int64_t{sizeof(Weight)} * cache.dim,
+                    cache.alignment());
       }
       CopyColumns<decltype(lanes)::kWidth>(WeightsAt<Weight>(cache.table, worker.slots[id]),
                                            cache.dim, worker.values + id * cache.dim);
@@ -268,21 +269,21 @@ inline auto WithRowLanes(const CacheView& cache, Body body) {
 inline void Fill(const CacheView& cache, WorkerBatch* worker, const uint8_t* rows,
                  const uint8_t* found, float lr) {
   const TableView& table = cache.table;
-  const int64_t row_bytes = table.shape.row_bytes;
+  const int64_t slot_bytes = table.shape.row_bytes;
   constexpr int64_t kAhead = 16;
   WithRowLanes(cache, [&](auto lanes) {
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       if (entry + kAhead < worker->num_missing) {
         const int64_t later = worker->missing[entry + kAhead];
-        PrefetchRow<true>(RowAt(table, worker->slots[later]), row_bytes);
+        PrefetchRow<true>(RowAt(table, worker->slots[later]), slot_bytes, cache.alignment());
       }
       const int64_t id = worker->missing[entry];
       uint8_t* row = RowAt(table, worker->slots[id]);
       if (found[entry]) {
-        __builtin_memcpy(row, rows + entry * row_bytes, static_cast<uint64_t>(row_bytes));
+        SetSlot(cache.packing, rows + entry * cache.packing.image_bytes, row);
         continue;
       }
-      __builtin_memset(row, 0, static_cast<uint64_t>(row_bytes));
+      __builtin_memset(row, 0, static_cast<uint64_t>(slot_bytes));
       SetKeyAt(table, worker->slots[id], worker->keys[id]);
       float* const values = FloatsAt(table, worker->slots[id]);
       InitializeWeights(lanes, cache.initializer, worker->keys[id], lanes.weights(values));

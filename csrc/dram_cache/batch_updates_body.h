@@ -84,7 +84,7 @@ inline int64_t ApplyWith(const CacheView& cache, WorkerBatch* batch, Lanes lanes
     };
     if (id + kRowsAhead < worker.window_end && !is_withheld(id + kRowsAhead)) {
       const int64_t slot = worker.slots[id + kRowsAhead];
-      PrefetchRow<true>(RowAt(table, slot), row_bytes);
+      PrefetchRow<true>(RowAt(table, slot), row_bytes, cache.alignment());
       __builtin_prefetch(table.marks + slot, 1);
     }
     if (is_withheld(id)) continue;

@@ -35,8 +35,17 @@ Status DramCache::Open(const DramCacheOptions& options, ThreadPool* pool,
   std::unique_ptr<DramCache> made(new DramCache(options, loops, pool));
   // The spill counts are rounded up to a cache line, and a page may be lost at the end.
   const TableOverhead overhead = {kBucketMarkBytes, kPage + 64};
-  HPS_RETURN_IF_ERROR(ChooseShape(options.capacity_bytes, options.layout.row_bytes(), overhead,
-                                  &made->full_shape_));
+  if (options.is_packed && !CanBePacked(options.layout)) {
+    return Status(StatusCode::kConfig,
+                  "rows with statistics, or of another optimizer than SGD, cannot be packed");
+  }
+  if (options.is_packed && options.rounding != Rounding::kNearest) {
+    return Status(StatusCode::kConfig,
+                  "rows that are rounded stochastically cannot be packed; use rounding='nearest'");
+  }
+  made->view_.packing = PackingOf(options.layout, options.is_packed);
+  HPS_RETURN_IF_ERROR(ChooseShape(options.capacity_bytes, made->view_.packing.slot_bytes(),
+                                  overhead, &made->full_shape_));
   HPS_RETURN_IF_ERROR(made->MapTable());
   *cache = std::move(made);
   return Status::Ok();
@@ -50,7 +59,8 @@ Status DramCache::MapTable() {
   const int64_t bytes = rows_bytes + slots * (kBucketMarkBytes / kBucketSlots) + spill_bytes;
   HPS_RETURN_IF_ERROR(memory_.Map(RoundUp(bytes, kPage)));
   HPS_CHECK(memory_.bytes() <= options_.capacity_bytes);
-  SetRows(&table, memory_.data(), options_.layout.header_bytes());
+  SetRows(&table, memory_.data(),
+          is_packed() ? kPackedHeaderBytes : options_.layout.header_bytes());
   table.digests = table.rows + rows_bytes;
   table.marks = reinterpret_cast<SlotMark*>(table.digests + slots);
   table.pins = reinterpret_cast<uint8_t*>(table.marks + slots);
@@ -301,7 +311,7 @@ void DramCache::CountEviction(const Reservation& reservation, int64_t sign) {
 // Moves dirty victims to the write_back buffer, then writes the new keys into the headers.
 void DramCache::CommitReservations(BatchPlan* plan) {
   const TableView& table = view_.table;
-  const int64_t row_bytes = table.shape.row_bytes;
+  const int64_t image_bytes = view_.packing.image_bytes;
   int64_t num_victims = 0;
   plan->ForWorkersInTurn([&](WorkerBatch* worker) {
     worker->result = num_victims;
@@ -310,18 +320,18 @@ void DramCache::CommitReservations(BatchPlan* plan) {
       num_victims += IsWrittenBack(worker->reservations[entry]);
     }
   });
-  uint8_t* buffer = plan->victims.Reserve(num_victims * row_bytes);
+  uint8_t* buffer = plan->victims.Reserve(num_victims * image_bytes);
   plan->num_victims = num_victims;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
-    uint8_t* dst = buffer + worker->result * row_bytes;
+    uint8_t* dst = buffer + worker->result * image_bytes;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       if (entry + kRowsAhead < worker->num_missing) {  // Fill writes the rest of the row
         __builtin_prefetch(RowAt(table, worker->reservations[entry + kRowsAhead].slot), 1);
       }
       const Reservation& reservation = worker->reservations[entry];
       if (IsWrittenBack(reservation)) {
-        std::memcpy(dst, RowAt(table, reservation.slot), static_cast<size_t>(row_bytes));
-        dst += row_bytes;
+        GetImage(view_.packing, RowAt(table, reservation.slot), dst);
+        dst += image_bytes;
       }
       SetKeyAt(table, reservation.slot, worker->keys[worker->missing[entry]]);
     }
@@ -372,7 +382,7 @@ void DramCache::Fill(BatchPlan* plan, const uint8_t* rows, const uint8_t* found,
   const uint8_t unfound_flags = create ? kDirty : kFresh;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
     const uint8_t* is_found = found + worker->result;
-    loops_->fill(view_, worker, rows + worker->result * shape().row_bytes, is_found, lr);
+    loops_->fill(view_, worker, rows + worker->result * view_.packing.image_bytes, is_found, lr);
     worker->num_dirtied = 0;
     for (int64_t entry = 0; entry < worker->num_missing; ++entry) {
       const int64_t slot = worker->slots[worker->missing[entry]];

@@ -18,6 +18,7 @@
 #include "batch/key_loops.h"
 #include "common/host_memory.h"
 #include "dram_cache/batch_plan.h"
+#include "table/table_shape.h"
 
 namespace hps {
 
@@ -28,6 +29,8 @@ struct DramCacheOptions {
   Rounding rounding = Rounding::kNearest;  // of narrow rows, by updates
   float more_shows = 0.0f;  // of an occurrence without a click, see ShowsOf in life_rules.h
   int64_t capacity_bytes = 0;
+  // Slots hold key and weights alone, closely: of rows that have nothing else (row_packing.h).
+  bool is_packed = false;
   std::string instruction_set = "auto";  // auto, avx512, avx2, plain
 };
 
@@ -53,10 +56,13 @@ enum class Presence : uint8_t {
 
 class DramCache {
  public:
-  // kConfig if the budget is too small for a table, kCapacity if the machine has not the memory.
+  // kConfig if the budget is too small for a table, or rows cannot be packed; kCapacity if the
+  // machine has not the memory.
   static Status Open(const DramCacheOptions& options, ThreadPool* pool,
                      std::unique_ptr<DramCache>* cache);
 
+  // So many rows are to come, of a table that has few: it becomes as large as they need, at once.
+  void Expect(int64_t num_rows);
   void MakePlan(const uint64_t* keys, int64_t count, BatchPlan* plan);
   // The same of the keys of another plan, maybe of another cache: copies what it can of it.
   void MakePlanAs(const BatchPlan& other, BatchPlan* plan);
@@ -180,6 +186,7 @@ class DramCache {
   const RowLayout& layout() const { return options_.layout; }
   // What the budget allows; the table is as large as its rows need, up to that.
   const TableShape& shape() const { return full_shape_; }
+  bool is_packed() const { return options_.is_packed; }
   const char* instruction_set() const { return loops_->name; }
   const DramCacheCounters& counters() const { return counters_; }
   // Of the table as large as it is now.
@@ -198,6 +205,7 @@ class DramCache {
   DramCache(const DramCacheOptions& options, const KeyLoops* key_loops, ThreadPool* pool);
 
   Status MapTable();
+  const TableFill& fill() const { return is_packed() ? kPackedFill : kUsualFill; }
   void PreferHugePages();
   void MakeRoom(int64_t num_missing);
   bool Grow(const TableShape& shape);

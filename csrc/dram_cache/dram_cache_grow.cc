@@ -189,6 +189,13 @@ void DramCache::PreferHugePages() {
   prefer(table.spilled, table.shape.num_buckets());
 }
 
+void DramCache::Expect(int64_t num_rows) {
+  const TableShape& shape = view_.table.shape;
+  const TableShape larger = LeastShapeForRows(shape, full_shape_, num_rows, fill());
+  // A victim that may yet be put back has its place in the table as it is.
+  if (larger.buckets_per_part > shape.buckets_per_part && pending_victims_ == 0) Grow(larger);
+}
+
 // Grows the table if so many more rows need it. Where that cannot be, rows give way as in a table
 // that has its full size. A batch that misses nothing may be reserved by a thread without the turn,
 // beside a push that relies on its slots: it never makes the table grow.
@@ -197,7 +204,7 @@ void DramCache::MakeRoom(int64_t num_missing) {
   const TableShape& shape = view_.table.shape;
   if (shape.buckets_per_part == full_shape_.buckets_per_part) return;
   const int64_t num_rows = num_rows_ + num_fresh_ + num_pending_ + num_missing;
-  const TableShape larger = ShapeForRows(shape, full_shape_, num_rows);
+  const TableShape larger = ShapeForRows(shape, full_shape_, num_rows, fill());
   if (larger.buckets_per_part == shape.buckets_per_part) return;
   // A victim that may yet be put back has its place in the table as it is.
   if (pending_victims_ > 0) return;

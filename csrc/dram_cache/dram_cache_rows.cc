@@ -187,11 +187,11 @@ int64_t DramCache::Create(BatchPlan* plan, float lr) {
 void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
-  const auto row_bytes = static_cast<size_t>(shape().row_bytes);
+  const int64_t image_bytes = view_.packing.image_bytes;
   plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
-    uint8_t* dst = rows + first * shape().row_bytes;
-    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, dst += row_bytes) {
-      std::memcpy(dst, RowAt(view_.table, worker->slots[id]), row_bytes);
+    uint8_t* dst = rows + first * image_bytes;
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, dst += image_bytes) {
+      GetImage(view_.packing, RowAt(view_.table, worker->slots[id]), dst);
     }
   });
 }
@@ -199,15 +199,15 @@ void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
 void DramCache::WriteRows(BatchPlan* plan, const uint8_t* rows) {
   HPS_CHECK(IsCurrent(*plan));
   Follow(plan);
-  const auto row_bytes = static_cast<size_t>(shape().row_bytes);
+  const int64_t image_bytes = view_.packing.image_bytes;
   plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
-    const uint8_t* src = rows + first * shape().row_bytes;
+    const uint8_t* src = rows + first * image_bytes;
     worker->result = 0;
     worker->num_dirtied = 0;
-    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, src += row_bytes) {
+    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, src += image_bytes) {
       const int64_t slot = worker->slots[id];
       HPS_CHECK(std::memcmp(src, &worker->keys[id], sizeof(uint64_t)) == 0);
-      std::memcpy(RowAt(view_.table, slot), src, row_bytes);
+      SetSlot(view_.packing, src, RowAt(view_.table, slot));
       MarkOne(view_.table, slot, worker);
     }
   });
@@ -285,7 +285,8 @@ int64_t DramCache::DropDead(uint32_t period) {
 int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t* rows) const {
   const TableView& table = view_.table;
   const int64_t num_slots = table.shape.num_slots();
-  const int64_t row_bytes = table.shape.row_bytes;
+  const int64_t slot_bytes = table.shape.row_bytes;
+  const int64_t image_bytes = view_.packing.image_bytes;
   constexpr int64_t kAhead = 64;  // rows asked for before the first of them is copied
   int64_t found[kAhead];
   int64_t count = 0;
@@ -302,11 +303,11 @@ int64_t DramCache::Scan(int64_t* cursor, bool dirty_only, int64_t most, uint8_t*
       if (table.digests[slot] == 0 || (flags & (kFresh | kPending))) continue;
       if (dirty_only && !(flags & kDirty)) continue;
       __builtin_prefetch(RowAt(table, slot));
-      __builtin_prefetch(RowAt(table, slot) + row_bytes - 1);
+      __builtin_prefetch(RowAt(table, slot) + slot_bytes - 1);
       found[num_found++] = slot;
     }
     for (int64_t i = 0; i < num_found; ++i, ++count) {
-      std::memcpy(rows + count * row_bytes, RowAt(table, found[i]), static_cast<size_t>(row_bytes));
+      GetImage(view_.packing, RowAt(table, found[i]), rows + count * image_bytes);
     }
   }
   *cursor = slot < num_slots ? slot : -1;

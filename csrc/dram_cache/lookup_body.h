@@ -47,10 +47,11 @@ inline void AskForBuckets(const TableView& table, const uint64_t* keys, int coun
   }
 }
 
-// Asks for the first `bytes` of a row; rows are aligned to 16, so its last 16 share a line.
+// Asks for the first `bytes` of a row; rows are aligned, so that as many of its last share a line.
 template <bool kWrite = false>
-inline void PrefetchRow(const uint8_t* row, int64_t bytes) {
-  for (int64_t line = 0; line < bytes - 16; line += 64) __builtin_prefetch(row + line, kWrite);
+inline void PrefetchRow(const uint8_t* row, int64_t bytes, int64_t alignment) {
+  const int64_t end = bytes - alignment;
+  for (int64_t line = 0; line < end; line += 64) __builtin_prefetch(row + line, kWrite);
   __builtin_prefetch(row + bytes - 1, kWrite);
 }
 
@@ -88,7 +89,10 @@ inline void AskForRows(const CacheView& cache, int count, LookupStage* stage) {
       __builtin_prefetch(table.digests + stage->second[i] * kBucketSlots);
     }
   }
-  for (int i = 0; i < num_slots; ++i) PrefetchRow(RowAt(table, slots[i]), useful_bytes);
+  const int64_t alignment = cache.alignment();
+  for (int i = 0; i < num_slots; ++i) {
+    PrefetchRow(RowAt(table, slots[i]), useful_bytes, alignment);
+  }
   if (!cache.keeps_stamps && kTaking != Taking::kFirst) return;
   for (int i = 0; i < num_slots; ++i) __builtin_prefetch(table.marks + slots[i], 1);
 }

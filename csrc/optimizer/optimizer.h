@@ -122,6 +122,7 @@ HPS_HD void FtrlUpdate(Lanes lanes, float* row, const float* gradient, float lr,
 template <class Lanes>
 HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
                        const OptimizerNumbers& numbers) {
+  if (kind == OptimizerKind::kSgd) return;  // nor scalars: a packed row has its key in their place
   const auto* weights = lanes.weights(row);
   float* state = lanes.state(row);
   const float start = numbers.initial_accumulator;

@@ -18,12 +18,14 @@ int64_t BytesPerBucketOfAll(const TableShape& shape) {
   return shape.num_parts * (kBucketSlots * shape.row_bytes + kBucketMarkBytes);
 }
 
-// How many rows a table takes without a row having to give way: seven eighths of its slots, and of
-// small parts less, since by chance some get more rows than others (six standard deviations).
-int64_t Room(const TableShape& shape) {
+// How many rows a table takes without a row having to give way: most of its slots, and of small
+// parts less, since by chance some get more rows than others.
+int64_t Room(const TableShape& shape, const TableFill& fill) {
   const int64_t slots = shape.buckets_per_part * kBucketSlots;
-  const auto spread = static_cast<int64_t>(6 * std::sqrt(static_cast<double>(slots)));
-  return shape.num_parts * std::min(slots * 7 / 8, slots - spread);
+  const double spread =
+      static_cast<double>(fill.deviations) * std::sqrt(static_cast<double>(slots));
+  const int64_t crowded = slots * fill.crowded_permille / 1000 - static_cast<int64_t>(spread);
+  return shape.num_parts * std::min(slots * fill.fullest_permille / 1000, crowded);
 }
 
 }  // namespace
@@ -56,15 +58,33 @@ TableShape FirstShape(const TableShape& full) {
   return shape;
 }
 
-TableShape ShapeForRows(const TableShape& shape, const TableShape& full, int64_t rows) {
+TableShape ShapeForRows(const TableShape& shape, const TableShape& full, int64_t rows,
+                        const TableFill& fill) {
   TableShape larger = shape;
   int64_t& buckets = larger.buckets_per_part;
-  while (buckets < full.buckets_per_part && Room(larger) < rows) {
-    const int64_t doubled = std::min(buckets, kDoubledBytes / BytesPerBucketOfAll(full));
-    buckets += std::max<int64_t>({doubled, buckets / 8, 1});
+  const int64_t most_doubled = fill.doubles ? kDoubledBytes / BytesPerBucketOfAll(full) : 0;
+  while (buckets < full.buckets_per_part && Room(larger, fill) < rows) {
+    const int64_t doubled = std::min(buckets, most_doubled);
+    buckets += std::max<int64_t>({doubled, buckets / fill.step_divisor, 1});
     buckets = std::min(buckets, full.buckets_per_part);
   }
   return larger;
+}
+
+TableShape LeastShapeForRows(const TableShape& shape, const TableShape& full, int64_t rows,
+                             const TableFill& fill) {
+  TableShape least = shape;
+  int64_t above = full.buckets_per_part;
+  while (least.buckets_per_part < above) {
+    TableShape middle = least;
+    middle.buckets_per_part += (above - least.buckets_per_part) / 2;
+    if (Room(middle, fill) < rows) {
+      least.buckets_per_part = middle.buckets_per_part + 1;
+    } else {
+      above = middle.buckets_per_part;
+    }
+  }
+  return least;
 }
 
 }  // namespace hps

@@ -48,10 +48,12 @@ struct TableView {
   SlotMark* marks = nullptr;   // [num_slots]
   uint8_t* pins = nullptr;     // [num_slots]
   uint8_t* rows = nullptr;     // [num_slots * row_bytes]
-  uint8_t* floats = nullptr;   // the same rows as their optimizers see them; see SetRows
+  // The same rows as their optimizers see them; see SetRows. Before them, where these have a
+  // shorter header than an image has.
+  uint8_t* floats = nullptr;
 
   HPS_HD_MEMBER int64_t header_bytes() const { return floats - rows + kRowHeaderBytes; }
-  HPS_HD_MEMBER bool has_statistics() const { return floats != rows; }
+  HPS_HD_MEMBER bool has_statistics() const { return floats > rows; }
 };
 
 inline namespace HPS_BUILD {

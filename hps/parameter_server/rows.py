@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hps import _C
 from hps.common.arrays import (
     AnyArray,
     HostArray,
@@ -211,6 +212,24 @@ class RowVerbs:
             if len(left):
                 self.assign(table, keys[part][left], rows[part][left], None)
             pause()
+
+    def expect(self, table: str, num_rows: int) -> None:
+        """Makes a dram_cache that has few rows as large as so many need, at once: growing step by
+        step moves each of them several times."""
+        tables = self._tables
+        with tables.updates:
+            tables.stack(table)
+            for tier in tables.tiers[table].caches.values():
+                if isinstance(tier.cache, _C.DramCache):
+                    with tier.turn, tables.lock:
+                        tier.cache.expect(num_rows)
+
+    def num_stored(self, table: str) -> int:
+        """Rows of a table that the store knows of; others lie in memory alone."""
+        tables = self._tables
+        with tables.lock:
+            tables.stack(table)
+            return tables.tiers[table].store.num_rows()
 
     def erase(self, table: str, keys: AnyArray) -> AnyArray:
         """As ParameterServer.erase."""

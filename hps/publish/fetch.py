@@ -1,7 +1,7 @@
 """fetched(): the files of a version on this machine, each checked against its length and sha256.
 
 Above it: followers. Below it: destination.py. Of a folder of this machine they are read where they
-lie; else they are copied.
+lie; else they are copied, and the copies go, or are kept (KeptFiles).
 """
 
 import errno
@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,7 @@ def fetched(
     files: Iterable[StoredFile],
     beside: Path,
     stopped: Event | None = None,
+    kept: "KeptFiles | None" = None,
 ) -> Iterator[dict[str, Path]]:
     """Files of a version, whole and checked, for as long as the context is open.
 
@@ -40,6 +41,7 @@ def fetched(
         files: of a version.
         beside: a folder of this machine, in which copies lie meanwhile.
         stopped: ends it with a StoreError once it is set.
+        kept: copies that stay, and are not fetched again; None: none does.
 
     Returns:
         By name the file's path.
@@ -50,18 +52,84 @@ def fetched(
 
     Cost: reads each file once, for its sha256.
     """
+    with own_folder(beside) as folder:
+        found = {}
+        for number, file in enumerate(files):
+            own = destination.local(file.name)
+            if own is not None:
+                _read_checked(destination, file, None, stopped)
+                found[file.name] = own
+                continue
+            path = None if kept is None else kept.find(file)
+            if path is None:
+                path = folder / str(number)
+                _read_checked(destination, file, path, stopped)
+                path = path if kept is None else kept.take(path, file)
+            found[file.name] = path
+        yield found
+
+
+@contextmanager
+def own_folder(beside: Path) -> Iterator[Path]:
+    """A folder in another one, for as long as the context is open; `remove_abandoned` removes that
+    of a process that died."""
     with (
         TemporaryDirectory(prefix=_PREFIX, dir=beside) as folder,
         Path(folder, _HELD).open("wb") as held,
     ):
         fcntl.flock(held, fcntl.LOCK_EX)
-        found = {}
-        for number, file in enumerate(files):
-            own = destination.local(file.name)
-            copy = None if own is not None else Path(folder, str(number))
-            _read_checked(destination, file, copy, stopped)
-            found[file.name] = own if copy is None else copy
-        yield {name: path for name, path in found.items() if path is not None}
+        yield Path(folder)
+
+
+class KeptFiles:
+    """Copies of files of versions that stay on this machine, for a process that starts again.
+
+    Each is named by its sha256, and checked again whenever it is asked for: what was damaged, or
+    did not reach the disk, is fetched anew.
+
+    Args:
+        folder: for them; made with the first one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, file: StoredFile) -> Path | None:
+        """The copy of a file; None if there is none that is right."""
+        path = self._folder / file.sha256
+        try:
+            with path.open("rb") as stream:
+                is_right = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+        except OSError:
+            return None
+        return path if is_right else None
+
+    def take(self, copy: Path, file: StoredFile) -> Path:
+        """Keeps a copy, which is moved here; where to.
+
+        Raises:
+            StoreError: the folder cannot be made, or written to.
+        """
+        path = self._folder / file.sha256
+        try:
+            self._folder.mkdir(exist_ok=True)
+            copy.replace(path)
+        except OSError as error:
+            raise StoreError(error.errno, f"cannot write {path}: {error.strerror}") from error
+        return path
+
+    def take_all(self, other: Path) -> None:
+        """Keeps what lies in another folder of such files, if there is one."""
+        if other.is_dir():
+            self._folder.mkdir(exist_ok=True)
+            for copy in other.iterdir():
+                copy.replace(self._folder / copy.name)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Removes all but the files of these sha256."""
+        for path in self._folder.glob("*"):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
 
 
 def remove_abandoned(beside: Path) -> None:

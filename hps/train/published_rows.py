@@ -1,21 +1,24 @@
 """PublishedRows: the rows of one published version, on this machine, and their way to the next.
 
 Above it: follower.py. Below it: hps/publish (what a version is), a ParameterServer over a store of
-its own: rows that are asked for most lie in memory, all of them on its disk. The store's
-checkpoints say which version they are of, so that a process that starts again goes on from there.
+its own. While there is memory for the rows, they lie there alone: the store beneath takes what is
+put out, takes no checkpoint, and so needs no index of them; a process that starts again reads the
+files of versions that are kept here. Once a good part of the rows is in the store, it takes
+checkpoints that say which version they are of, and the process goes on from there.
 """
 
 import hashlib
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -27,14 +30,23 @@ from hps.common.row_layout import Images, Keys
 from hps.config import Config, DramCacheConfig, GpuCacheConfig, SsdStoreConfig, TableConfig
 from hps.contracts.joint import Overlays
 from hps.errors import ConfigError, HpsError, StoreError
+from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import ParameterServer
 from hps.publish.codec import BFLOAT16, RowCodec
 from hps.publish.destination import Destination
-from hps.publish.fetch import check_not_stopped, fetched, remove_abandoned
+from hps.publish.fetch import (
+    KeptFiles,
+    check_not_stopped,
+    fetched,
+    own_folder,
+    remove_abandoned,
+)
 from hps.publish.leases import drop_lease, take_lease
 from hps.publish.row_files import read_keys, read_rows
 from hps.publish.version import (
+    BASE,
     PublishedTable,
+    StoredFile,
     Version,
     chain_of,
     listed_versions,
@@ -44,7 +56,16 @@ from hps.publish.version import (
 from hps.ssd_store.engine import engine_of
 from hps.ssd_store.open_store import check_no_writer
 
+if TYPE_CHECKING:
+    from hps.contracts.row_cache import AnyRowCache
+
+# Rows put into an empty table at once. More of them crowd some of its buckets, as each is placed by
+# how full these were before.
+_LOADED_PIECE = 2**14
 _PREFIX = "rows-"
+_KEPT = "published"  # in a local store's folder: files of versions
+# Of the rows, in the store: from there on all are, by a checkpoint.
+_MOST_STORED = 0.1
 # Rows put into the store, or erased, at once beside calls, each of which may wait for it.
 _READ_PIECE = 256
 _ERASED_PIECE = 64
@@ -77,6 +98,7 @@ def of_weights_alone(table: TableConfig, dtype: str) -> TableConfig:
         max_bytes=None,
         negative_rate=1.0,
         dtype=dtype,
+        rounding="nearest",  # nothing is updated
     )
 
 
@@ -92,10 +114,18 @@ class PublishedRows:
     Attributes: `server`, a ParameterServer; `version`.
     """
 
-    def __init__(self, folder: Path, server: ParameterServer, version: Version) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: ParameterServer,
+        version: Version,
+        kept: KeptFiles | None = None,
+    ) -> None:
         self.folder = folder
         self.server = server
         self.version = version
+        self._kept = kept  # in place of checkpoints
+        self._names: set[str] = set()  # sha256 of files that are worth keeping
         self._num_unsaved = 0
         self._is_half = False  # a change was begun, and has not come to its end
 
@@ -128,10 +158,13 @@ class PublishedRows:
         chain = chain_of(destination, number)
         lease = take_lease(destination, chain[0].number)
         try:
-            known = None if anew else cls._known(destination, chain[-1], cache, memory)
-            if known is not None:
-                return known
-            return cls._anew(destination, chain, cache, memory, stopped)
+            if anew:
+                return cls._anew(destination, chain, cache, memory, stopped)
+            with own_folder(cache) as spare:
+                known = cls._known(destination, chain[-1], cache, memory, KeptFiles(spare / _KEPT))
+                if known is not None:
+                    return known
+                return cls._anew(destination, chain, cache, memory, stopped, spare / _KEPT)
         finally:
             drop_lease(destination, lease)
 
@@ -142,15 +175,16 @@ class PublishedRows:
         newest: Version,
         cache: Path,
         memory: RowMemory,
+        spare: KeptFiles,
     ) -> Self | None:
         """Of a local store of this destination from which changes lead to a version; the others go,
-        but for those that a process has open."""
+        but for those that a process has open, and for files of versions, which `spare` gets."""
         found: Self | None = None
         for folder in sorted(cache.glob(f"{_prefix(destination)}*"), reverse=True):
             if found is None:
                 found = cls._of_folder(folder, destination, newest, memory)
             if found is None or found.folder != folder:
-                _remove_unused(folder)
+                _remove_unused(folder, spare)
         return found
 
     @classmethod
@@ -166,7 +200,7 @@ class PublishedRows:
             try:
                 if engine_of(folder) is None:
                     return None
-                server = ParameterServer(_config(folder, newest, memory))
+                server = _server(folder, newest, memory)
                 opened.callback(server.close)
                 mark = decode_json(server.checkpoint_blobs(None, (READER,)), READER)
                 number, sha256 = int(mark["version"]), str(mark["sha256"])
@@ -197,22 +231,31 @@ class PublishedRows:
         cache: Path,
         memory: RowMemory,
         stopped: Event | None,
+        spare: Path | None = None,
     ) -> Self:
         base, newest = chain[0], chain[-1]
         name = f"{_prefix(destination)}{newest.number:08d}-{secrets.token_hex(4)}"
         folder = cache / name
         with ExitStack() as opened:
             opened.callback(_remove, folder)
-            server = ParameterServer(_config(folder, newest, memory))
+            server = _server(folder, newest, memory)
             opened.callback(server.close)
-            rows = cls(folder, server, base)
+            kept = KeptFiles(folder / _KEPT)
+            rows = cls(folder, server, base, kept)
+            if spare is not None:
+                kept.take_all(spare)
+            for table in newest.tables:
+                server.parts.rows.expect(table.name, table.rows)
             files = [file for table in base.tables for file in table.base or ()]
-            with fetched(destination, files, cache, stopped) as paths:
+            rows._names = {file.sha256 for file in files}
+            with fetched(destination, files, cache, stopped, kept) as paths:
                 for table in base.tables:
                     for file in table.base or ():
                         for keys, weights in _mixed(table, paths[file.name]):
                             check_not_stopped(stopped, file.name)
-                            server.assign(table.name, keys, weights)
+                            for at in range(0, len(keys), _LOADED_PIECE):
+                                part = slice(at, at + _LOADED_PIECE)
+                                server.assign(table.name, keys[part], weights[part])
             for version in chain[1:]:
                 with rows.changes(destination, version, stopped) as changes:
                     rows.apply(version, changes)
@@ -232,13 +275,8 @@ class PublishedRows:
         Raises:
             CorruptionError, StoreError: it is damaged, or cannot be read; nothing has changed.
         """
-        files = [
-            file
-            for table in version.tables
-            for part in (table.changed, table.removed)
-            for file in part or ()
-        ]
-        with fetched(destination, files, self.folder.parent, stopped) as paths:
+        files = _changed_files(version)
+        with fetched(destination, files, self.folder.parent, stopped, self._kept) as paths:
             yield Changes.read(version, paths)
 
     def overlays(self, changes: Sequence["Changes"]) -> Overlays:
@@ -286,6 +324,10 @@ class PublishedRows:
         self._is_half = False
         self.version = version
         self._num_unsaved += 1
+        if version.kind == BASE:
+            self._names = set()  # who starts again begins with its rows
+        else:
+            self._names |= {file.sha256 for file in _changed_files(version)}
 
     def save_if_due(self) -> None:
         """Makes what was applied durable, every so many versions."""
@@ -294,9 +336,22 @@ class PublishedRows:
 
     def save(self) -> None:
         """Makes what was applied durable, so that another process need not read it again."""
+        if self._kept is not None and self._is_in_memory():
+            self._kept.keep_only(self._names)
+            self._num_unsaved = 0
+            return
         mark: Json = {"version": self.version.number, "sha256": self.version.sha256}
         self.server.checkpoint(reader=mark)
         self._num_unsaved = 0
+        if self._kept is not None:
+            self._kept.keep_only(())
+            self._kept = None
+
+    def _is_in_memory(self) -> bool:
+        """Whether the store beneath knows of few rows at most."""
+        rows, tables = self.server.parts.rows, self.server.tables
+        stored = sum(rows.num_stored(table) for table in tables)
+        return stored <= _MOST_STORED * sum(rows.num_rows(table) for table in tables)
 
     def close(self) -> None:
         """Saves, and closes the store; nothing to do the second time."""
@@ -347,6 +402,15 @@ class Changes:
         return cls(changed, removed)
 
 
+def _changed_files(version: Version) -> list[StoredFile]:
+    return [
+        file
+        for table in version.tables
+        for part in (table.changed, table.removed)
+        for file in part or ()
+    ]
+
+
 def _pause() -> None:
     time.sleep(_PAUSE_SECONDS)
 
@@ -375,10 +439,11 @@ def _contiguous(rows: Images) -> Images:
     return rows if rows.flags.c_contiguous else rows.copy()
 
 
-def _config(folder: Path, version: Version, memory: RowMemory) -> Config:
+def _server(folder: Path, version: Version, memory: RowMemory) -> ParameterServer:
+    """Rows of keys and weights alone are packed in memory."""
     if not version.tables:
         raise ConfigError(f"version {version.number} has no table")
-    return Config(
+    config = Config(
         path=folder,
         tables=[local_table(one) for one in version.tables],
         dram=DramCacheConfig(bytes=memory.dram),
@@ -386,6 +451,8 @@ def _config(folder: Path, version: Version, memory: RowMemory) -> Config:
         ssd=SsdStoreConfig(keep_last=1),
         seed=version.seed,
     )
+    packed = cast("Callable[..., AnyRowCache]", partial(_C.DramCache, packed=True))
+    return ParameterServer(config, _tiers=Tiers(make_cache=packed))
 
 
 def _prefix(destination: Destination) -> str:
@@ -397,11 +464,13 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_unused(folder: Path) -> None:
-    """Removes a local store, unless a process has it open."""
+def _remove_unused(folder: Path, spare: KeptFiles) -> None:
+    """Removes a local store, unless a process has it open; `spare` gets the files of versions."""
     try:
         if engine_of(folder) is not None:
             check_no_writer(folder)
     except StoreError:
         return
+    with suppress(OSError):  # they are fetched again
+        spare.take_all(folder / _KEPT)
     _remove(folder)

@@ -242,9 +242,10 @@ def test_rows_that_are_left_go_whatever_their_store_says_at_its_end(
 def test_another_process_begins_from_the_local_copy(
     days: Path, batch: hps.Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of rows that have no room in memory; of others: test_followed_memory.py."""
     place, cache = tmp_path / "pub", tmp_path / "cache"
     copy_up_to(days, place, 2)
-    with hps.Model.load(place, cache_dir=cache):
+    with hps.Model.load(place, cache_dir=cache, dram=9000):
         pass
     copy_up_to(days, place, 3)
 
@@ -252,7 +253,7 @@ def test_another_process_begins_from_the_local_copy(
         raise AssertionError("the base was read again")
 
     monkeypatch.setattr(PublishedRows, "_anew", refuse)
-    with hps.Model.load(place, cache_dir=cache) as model:
+    with hps.Model.load(place, cache_dir=cache, dram=9000) as model:
         assert torch.equal(model.predict(batch), scores_of(days, batch)["3"])
 
 
@@ -260,12 +261,14 @@ def test_a_local_copy_that_is_damaged_is_made_anew(
     days: Path, batch: hps.Batch, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    with hps.Model.load(days / "pub", cache_dir=cache):
+    with hps.Model.load(days / "pub", cache_dir=cache, dram=9000):
         pass
     (store,) = cache.iterdir()
-    for segment in store.glob("segment-*"):
+    segments = list(store.glob("segment-*"))
+    assert segments
+    for segment in segments:
         segment.write_bytes(segment.read_bytes()[:-8])
-    with hps.Model.load(days / "pub", cache_dir=cache) as model:
+    with hps.Model.load(days / "pub", cache_dir=cache, dram=9000) as model:
         assert torch.equal(model.predict(batch), scores_of(days, batch)["3"])
     assert len(list(cache.iterdir())) == 1
 
