@@ -81,17 +81,19 @@ void NumberKeys(const SimtLauncher<kSize>& launcher, const uint64_t* keys, int64
   plan->SetNumUnique(count);
   size_t entries = 64;
   while (entries < 2 * static_cast<size_t>(count)) entries *= 2;
-  std::vector<uint32_t> id_table(entries, kNoPosition), places(static_cast<size_t>(count));
-  std::vector<int32_t> first_ranks(static_cast<size_t>(count));
-  DeduplicateArgs args = {plan->batch()};
+  std::vector<uint32_t> id_table(entries);
+  std::vector<uint32_t> words(static_cast<size_t>(NumFlagWords(count)));
+  std::vector<uint32_t> sums(static_cast<size_t>(NumFlagSums(count)));
+  std::vector<uint64_t> first_ranks(words.size());
+  DeduplicateArgs args = {plan->batch(), keys};
   args.batch.id_table = id_table.data();
   args.batch.id_mask = entries - 1;
-  args.batch.places = places.data();
+  args.batch.first_flags = {words.data(), sums.data(), nullptr};
   args.batch.first_ranks = first_ranks.data();
-  args.batch.numbers->num_unique = 0;
+  launcher.one(static_cast<int64_t>(entries),
+               [&](auto group, int64_t i) { BeginPlanOne(group, args, i); });
   launcher.one(count, [&](auto group, int64_t i) { PlaceKeyOne(group, args, i); });
-  launcher.one(count, [&](auto group, int64_t i) { FlagFirstOne(group, args, i); });
-  SumUp(first_ranks.data(), count);
+  launcher.any(NumFlagWords(count), [&](auto group, int64_t i) { ListFirstOne(group, args, i); });
   launcher.one(count, [&](auto group, int64_t i) { NumberKeyOne(group, args, i); });
 }
 
