@@ -334,24 +334,6 @@ class GpuCache(_RowCache[GpuPlan]):
     device: Final[str]
     num_growths: Final[int]
 
-# --- gpu_cache's kernels
-
-_Fields = list[tuple[str, str, int]]
-
-def gpu_kernels() -> tuple[dict[str, tuple[int, _Fields]], dict[str, tuple[str, int, str]]]: ...
-def gpu_cache_args(
-    *,
-    optimizer_kind: str,
-    hyperparameters: list[float],
-    dim: int,
-    capacity_bytes: int,
-    initializer_kind: str,
-    initializer_numbers: tuple[float, float],
-    stream: int,
-    base: int,
-    statistics: bool = False,
-) -> tuple[int, bytes]: ...
-
 # --- ssd_store
 
 _Rows = _UInt8s

@@ -114,14 +114,9 @@ class DeviceVerbs:
     ) -> None: ...
     def prepare(
         self, plans: Sequence[DevicePlanState], keys: Sequence[object], given: Sequence[object]
-    ) -> tuple[int, int]: ...
+    ) -> int: ...
     def place(
-        self,
-        plans: Sequence[DevicePlanState],
-        keys: Sequence[object],
-        ranks: int,
-        copied: int,
-        stream: int,
+        self, plans: Sequence[DevicePlanState], keys: Sequence[object], copied: int, stream: int
     ) -> TableBlock: ...
     def contains(
         self,
@@ -190,3 +185,21 @@ def pinned_updates(
 def held_plans(rows: Sequence[object], kind: type) -> list[DevicePlanState] | None: ...
 def give_up_plans(rows: Sequence[object], most_idle: int) -> None: ...
 def find_parts(values: npt.NDArray[np.uint8], lengths: Sequence[int], value: int) -> list[int]: ...
+
+# --- gpu_cache's kernels
+
+_Fields = list[tuple[str, str, int]]
+
+def gpu_kernels() -> tuple[dict[str, tuple[int, _Fields]], dict[str, tuple[str, int, str]]]: ...
+def gpu_cache_args(
+    *,
+    optimizer_kind: str,
+    hyperparameters: list[float],
+    dim: int,
+    capacity_bytes: int,
+    initializer_kind: str,
+    initializer_numbers: tuple[float, float],
+    stream: int,
+    base: int,
+    statistics: bool = False,
+) -> tuple[int, bytes]: ...
