@@ -173,8 +173,8 @@ void BindDramCache(nb::module_& module) {
   cls.def(nb::new_(&MakeCache), nb::kw_only(), "pool"_a, "optimizer_kind"_a, "hyperparameters"_a,
           "dim"_a, "capacity_bytes"_a, "instruction_set"_a, "initializer_kind"_a,
           "initializer_numbers"_a, "stream"_a, "statistics"_a = false, "narrow"_a = false,
-          "rounding"_a = "nearest", "more_shows"_a = 0.0f,
-          "packed"_a = false, nb::keep_alive<0, 2>());
+          "rounding"_a = "nearest", "more_shows"_a = 0.0f, "packed"_a = false,
+          nb::keep_alive<0, 2>());
   RowCacheBinding<DramKind>::Bind(&cls);
   BindAdmission<DramKind>(&cls);
   cls.def(
