@@ -9,6 +9,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/device_bags.h"
+#include "bindings/fields.h"
 
 using namespace nb::literals;
 
@@ -41,12 +42,6 @@ const FieldNames& Names() {
   return *names;
 }
 
-nb::object Get(nb::handle object, PyObject* name) {
-  PyObject* const found = PyObject_GetAttr(object.ptr(), name);
-  if (found == nullptr) throw nb::python_error();
-  return nb::steal(found);
-}
-
 uint64_t NewMark() {
   static uint64_t last = 0;
   return ++last;
@@ -63,17 +58,17 @@ struct PinnedRows {
 bool FindRows(nb::handle part, const nb::dict& stacks, nb::handle kind, uint64_t mark,
               PinnedRows* found) {
   const FieldNames& names = Names();
-  found->rows = Get(part, names.rows);
+  found->rows = GetField(part, names.rows);
   if (!found->rows.type().is(kind)) return false;
-  found->table = Get(part, names.table);
-  found->stack = Get(found->rows, names.stack);
+  found->table = GetField(part, names.table);
+  found->stack = GetField(found->rows, names.stack);
   PyObject* const own = PyDict_GetItemWithError(stacks.ptr(), found->table.ptr());
   if (own == nullptr) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return false;
   }
   if (own != found->stack.ptr()) return false;
-  found->owner = Get(found->rows, names.plan);
+  found->owner = GetField(found->rows, names.plan);
   if (!nb::isinstance<DevicePlanState>(found->owner)) return false;
   found->plan = nb::cast<DevicePlanState*>(found->owner);
   return std::exchange(found->plan->mark, mark) != mark;
@@ -83,17 +78,17 @@ bool FindRows(nb::handle part, const nb::dict& stacks, nb::handle kind, uint64_t
 bool AddPooled(const PinnedRows& part, nb::handle pooling, nb::handle values, float lr,
                DeviceBags* bags) {
   const FieldNames& names = Names();
-  const nb::object own = Get(pooling, names.bags);
-  const int64_t count = nb::cast<int64_t>(Get(own, names.num_occurrences));
+  const nb::object own = GetField(pooling, names.bags);
+  const int64_t count = nb::cast<int64_t>(GetField(own, names.num_occurrences));
   if (count != part.plan->num_occurrences) return false;
-  return bags->AddIfRight(part.owner, part.plan, Get(own, names.offsets),
-                          Get(pooling, names.weights), Get(pooling, names.is_mean).is(Py_True),
-                          values, lr);
+  return bags->AddIfRight(part.owner, part.plan, GetField(own, names.offsets),
+                          GetField(pooling, names.weights),
+                          GetField(pooling, names.is_mean).is(Py_True), values, lr);
 }
 
 // True if the rows are those of these keys.
 bool AreOf(const PinnedRows& part, nb::handle keys) {
-  return part.plan->IsOf(keys) || nb::cast<bool>(Get(part.rows, Names().are_of)(keys));
+  return part.plan->IsOf(keys) || nb::cast<bool>(GetField(part.rows, Names().are_of)(keys));
 }
 
 // The bags of PooledReads, all of whose rows are pinned; false, and some may have been added, if
@@ -104,8 +99,8 @@ bool PinnedReads(DeviceBags& bags, const nb::list& reads, const nb::dict& stacks
   for (const nb::handle read : reads) {
     PinnedRows part;
     if (!FindRows(read, stacks, kind, mark, &part)) return false;
-    const nb::object pooling = Get(read, names.pooling);
-    if (!AddPooled(part, pooling, Get(read, names.out), 0.0f, &bags)) return false;
+    const nb::object pooling = GetField(read, names.pooling);
+    if (!AddPooled(part, pooling, GetField(read, names.out), 0.0f, &bags)) return false;
   }
   return true;
 }
@@ -118,13 +113,14 @@ bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& st
   for (const nb::handle update : updates) {
     PinnedRows part;
     if (!FindRows(update, stacks, kind, mark, &part)) return false;
-    if (!Get(part.stack, names.gate).is_none()) return false;
-    if (!AreOf(part, Get(update, names.keys))) return false;
+    if (!GetField(part.stack, names.gate).is_none()) return false;
+    if (!AreOf(part, GetField(update, names.keys))) return false;
     PyObject* const rate = PyDict_GetItemWithError(rates.ptr(), part.table.ptr());
     const double lr = rate == nullptr ? -1.0 : PyFloat_AsDouble(rate);
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     if (rate == nullptr) return false;
-    const nb::object pooling = Get(update, names.pooling), grads = Get(update, names.grads);
+    const nb::object pooling = GetField(update, names.pooling),
+                     grads = GetField(update, names.grads);
     const auto rounded = static_cast<float>(lr);
     const bool is_added = pooling.is_none() ? bags.AddIfRight(part.owner, part.plan, nb::handle(),
                                                               nb::handle(), false, grads, rounded)
@@ -142,7 +138,7 @@ nb::object HeldPlans(const nb::list& rows, nb::handle kind) {
   nb::list plans;
   for (const nb::handle one : rows) {
     if (!one.type().is(kind)) return nb::none();
-    const nb::object plan = Get(one, Names().plan);
+    const nb::object plan = GetField(one, Names().plan);
     if (plan.is_none()) continue;
     if (!nb::isinstance<DevicePlanState>(plan)) return nb::none();
     plans.append(plan);
@@ -154,14 +150,14 @@ nb::object HeldPlans(const nb::list& rows, nb::handle kind) {
 void GiveUpPlans(const nb::list& rows, size_t most_idle) {
   const FieldNames& names = Names();
   for (const nb::handle one : rows) {
-    const nb::object plan = Get(one, names.plan);
+    const nb::object plan = GetField(one, names.plan);
     if (plan.is_none()) continue;
     if (PyObject_SetAttr(one.ptr(), names.plan, Py_None) != 0) throw nb::python_error();
-    const nb::object stack = Get(one, names.stack);
-    if (PySet_Discard(Get(stack, names.plans_in_flight).ptr(), plan.ptr()) < 0) {
+    const nb::object stack = GetField(one, names.stack);
+    if (PySet_Discard(GetField(stack, names.plans_in_flight).ptr(), plan.ptr()) < 0) {
       throw nb::python_error();
     }
-    auto idle = nb::cast<nb::list>(Get(stack, names.idle_plans));
+    auto idle = nb::cast<nb::list>(GetField(stack, names.idle_plans));
     if (idle.size() < most_idle) idle.append(plan);
   }
 }

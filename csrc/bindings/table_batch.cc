@@ -13,6 +13,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
+#include "bindings/fields.h"
 #include "bindings/tensor_view.h"
 #include "bindings/translate.h"
 #include "dram_cache/dram_cache.h"
@@ -112,12 +113,6 @@ int64_t At(const TensorView& offsets, bool is_narrow, int64_t place) {
 
 // A table's keys, offsets and weights, by the fields of hps.Ids.
 struct IdsNames {
-  nb::object Of(nb::handle ids, PyObject* name) const {
-    PyObject* const found = PyObject_GetAttr(ids.ptr(), name);
-    if (found == nullptr) throw nb::python_error();
-    return nb::steal(found);
-  }
-
   PyObject* const keys = PyUnicode_InternFromString("keys_L");
   PyObject* const offsets = PyUnicode_InternFromString("offsets");
   PyObject* const weights = PyUnicode_InternFromString("weights_L");
@@ -163,9 +158,9 @@ class Handle {
     Kept kept;
     for (size_t table = 0; table < num_tables; ++table) {
       const nb::handle ids = features[table];
-      const auto own = VectorOf(names.Of(ids, names.keys), "keys [L] are needed");
-      const auto starts = VectorOf(names.Of(ids, names.offsets), "offsets [bags + 1] are needed");
-      const Weights factors = WeightsOf(names.Of(ids, names.weights));
+      const auto own = VectorOf(GetField(ids, names.keys), "keys [L] are needed");
+      const auto starts = VectorOf(GetField(ids, names.offsets), "offsets [bags + 1] are needed");
+      const Weights factors = WeightsOf(GetField(ids, names.weights));
       TablePiece piece = {};
       piece.keys = KeysOf(own);
       piece.count = own.shape(0);

@@ -139,10 +139,6 @@ class Arena:
         memory: torch.Tensor = self.piece.memory
         return memory
 
-    def has_room(self, arrays: Mapping[str, tuple[torch.dtype, int]]) -> bool:
-        """True if every array has as many elements as that, at least."""
-        return all(self._offsets[name][2] >= count for name, (_, count) in arrays.items())
-
     def address(self, name: str) -> int:
         """Where an array starts."""
         return self.memory.data_ptr() + self._offsets[name][0]

@@ -427,9 +427,11 @@ def _mixed(table: PublishedTable, path: Path) -> Iterator[tuple[Keys, Any]]:
     before others, and puts rows out that it has memory for."""
     codec = RowCodec(table.dtype, int(table.table["dim"]))
     pieces, random = list(read_rows(path, codec.row_bytes)), np.random.default_rng(0)
-    orders = [random.permutation(np.arange(len(keys), dtype=np.uint32)) for keys, _ in pieces]
+    # One order for all pieces of a size: memory for one a row would stay with the process.
+    sizes = {len(keys) for keys, _ in pieces}
+    orders = {size: random.permutation(np.arange(size, dtype=np.uint32)) for size in sizes}
     for first in range(len(pieces)):
-        drawn = [order[first :: len(pieces)] for order in orders]
+        drawn = [orders[len(keys)][first :: len(pieces)] for keys, _ in pieces]
         found = list(zip(pieces, drawn, strict=True))
         keys = np.concatenate([keys[places] for (keys, _), places in found])
         yield keys, codec.decode(np.concatenate([rows[places] for (_, rows), places in found]))

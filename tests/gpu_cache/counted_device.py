@@ -59,6 +59,18 @@ class CountedDevice(HostDevice):
         self.before_wait: Callable[[str], object] = lambda place: None
         self._is_inside = False  # its own torch operators are not those of a step
 
+    def at(self, place: str, work: Callable[[], object]) -> list[str]:
+        """`work` is done once, before the next wait at a place; returns where that was, later."""
+        seen: list[str] = []
+
+        def before(where: str) -> None:
+            if place in where and not seen:
+                seen.append(where)
+                work()
+
+        self.before_wait = before
+        return seen
+
     @contextmanager
     def counting(self, stage: str) -> Iterator[None]:
         """What is asked for inside counts for a stage. One thread alone may ask."""

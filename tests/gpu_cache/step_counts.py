@@ -105,6 +105,12 @@ class CountedSteps:
         self.next_key += DISTINCT
         return np.arange(BAGS * KEYS_A_BAG, dtype=np.uint64) % DISTINCT + first
 
+    def overfill(self) -> Keys:
+        """Steps over more new keys than a table has slots; all keys so far."""
+        while self.next_key < 2 * self.capacity_rows:
+            self.step(self.new_keys())
+        return np.arange(self.next_key, dtype=np.uint64)
+
     def step(self, keys: Keys) -> None:
         """One batch, the same keys in each table."""
         server, device, held = self.server, self.device, {}

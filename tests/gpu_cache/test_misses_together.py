@@ -5,7 +5,7 @@ memory that kernels write to.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,8 @@ class Two:
         self.server = self.steps.server
         self.stacks = list(self.server.parts.tables.stacks.values())
         self.lock = self.server.parts.tables.lock
-        while self.steps.next_key < 2 * self.stacks[0].cache.capacity_rows:
-            self.steps.step(self.steps.new_keys())
-        self.known = np.arange(self.steps.next_key, dtype=np.uint64)
+        self.known = self.steps.overfill()
+        self.at = self.steps.device.at
 
     def pin(self, *keys: Any) -> dict[str, Any]:
         """Keys of each table, in the contrary of the server's order."""
@@ -43,18 +42,6 @@ class Two:
         with self.steps.device.counting("copy"):
             pin = queued.pinning(of_tables)
             return {name: pin(name, own) for name, own in of_tables.items()}
-
-    def at(self, place: str, work: Callable[[], object]) -> list[str]:
-        """`work` is done once, before the next wait at a place; returns where that was, later."""
-        seen: list[str] = []
-
-        def before(where: str) -> None:
-            if place in where and not seen:
-                seen.append(where)
-                work()
-
-        self.steps.device.before_wait = before
-        return seen
 
     def state(self) -> list[Any]:
         """Pins, dirty rows and rows on their way of each table, and which keys are stored."""

@@ -27,25 +27,12 @@ class Full:
         self.steps, self.server = steps, steps.server
         self.stack: TableStack = steps.server.parts.tables.stacks[steps.names[0]]
         self.lock = steps.server.parts.tables.lock
-        while steps.next_key < 2 * self.stack.cache.capacity_rows:
-            steps.step(steps.new_keys())
-        self.known = np.arange(steps.next_key, dtype=np.uint64)
+        self.known = steps.overfill()
+        self.at = steps.device.at
 
     def pin(self, keys: Any) -> Any:
         with self.steps.device.counting("copy"):
             return self.server.pin(self.stack.name, keys)
-
-    def at(self, place: str, work: Callable[[], object]) -> list[str]:
-        """`work` is done once, before the next wait at a place; returns where that was, later."""
-        seen: list[str] = []
-
-        def before(where: str) -> None:
-            if place in where and not seen:
-                seen.append(where)
-                work()
-
-        self.steps.device.before_wait = before
-        return seen
 
     def holds_all(self) -> bool:
         with self.lock:
