@@ -253,8 +253,8 @@ BENCHMARKS: dict[str, list[float]] = {
         *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(R, "hps", kind)),
         *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(R, BEST, kind)),
     ],
-    "Z5: a step over bags of 20 (2048 x 8 bags), row-wise Adagrad, 1 M rows, dim 16 / 64; 10 M rows;"
-    " 2 M rows, dim 128": [
+    "Z5: a step over bags of 20 (2048 x 8 bags), row-wise Adagrad, 1 M rows, dim 16 / 64; 10 M"
+    " rows; 2 M rows, dim 128": [
         figure
         for field in (V, B, R)
         for figure in (
