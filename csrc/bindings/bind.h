@@ -15,6 +15,7 @@ void BindGpuKernels(nanobind::module_& module);
 void BindLauncher(nanobind::module_& module);
 void BindLifeRules(nanobind::module_& module);
 void BindMachine(nanobind::module_& module);
+void BindPeerVerbs(nanobind::module_& module);
 void BindPinnedRows(nanobind::module_& module);
 void BindRecords(nanobind::module_& module);
 void BindShardPlan(nanobind::module_& module);

@@ -151,6 +151,13 @@ HPS_DESCRIBE(NoteFailureArgs, tables, failure);
 HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, statistics, last, bound, lr);
 HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);
 HPS_DESCRIBE(KeysArgs, cache, keys, presence, slots, first_pinned);
+HPS_DESCRIBE(DivideArgs, batch, owners, sorted, positions, first_position, first_owner, num_ranks,
+             num_virtual, ids, told_keys, told_starts);
+HPS_DESCRIBE(KeptRests, keys, is_used, last, rows, num_slots);
+HPS_DESCRIBE(Verdict, refused, largest);
+HPS_DESCRIBE(JudgeArgs, batch, ids, sums, kept, verdict, dim, divisor, ordinary, limit);
+HPS_DESCRIBE(SendArgs, cache, batch, values, ids, kept, message, first, count, dim, wire);
+HPS_DESCRIBE(ReceiveArgs, message, rows, count, dim, wire);
 HPS_DESCRIBE(ScanArgs, cache, first, count, most, dirty_only, ranks, rows, result);
 
 using Kernels = std::map<std::string, std::tuple<std::string, int, std::string>>;
@@ -174,6 +181,7 @@ std::pair<Structs, Kernels> DescribeKernels() {
   Description<CacheClock>::AddTo(&structs);
   Description<Failure>::AddTo(&structs);
   Description<Reservation>::AddTo(&structs);
+  Description<Verdict>::AddTo(&structs);
   return {structs, kernels};
 }
 

@@ -33,6 +33,7 @@ NB_MODULE(_C, module) {
       nb::arg("data"), nb::arg("seed") = 0);
   hps::BindLifeRules(module);
   hps::BindMachine(module);
+  hps::BindPeerVerbs(module);
   hps::BindPinnedRows(module);
   hps::BindReader(module);
   hps::BindRecords(module);

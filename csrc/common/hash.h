@@ -9,21 +9,12 @@
 #include <cstring>
 
 #include "common/key_hash.h"
+#include "common/xxh64_words.h"
 
 namespace hps {
 inline namespace HPS_BUILD {
 
 namespace xxh64 {
-
-inline constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87ULL;
-inline constexpr uint64_t kPrime2 = 0xC2B2AE3D27D4EB4FULL;
-inline constexpr uint64_t kPrime3 = 0x165667B19E3779F9ULL;
-inline constexpr uint64_t kPrime4 = 0x85EBCA77C2B2AE63ULL;
-inline constexpr uint64_t kPrime5 = 0x27D4EB2F165667C5ULL;
-
-inline uint64_t RotateLeft(uint64_t value, int bits) {
-  return (value << bits) | (value >> (64 - bits));
-}
 
 template <typename T>
 T Load(const unsigned char* bytes) {
@@ -32,16 +23,8 @@ T Load(const unsigned char* bytes) {
   return value;
 }
 
-inline uint64_t Round(uint64_t accumulator, uint64_t input) {
-  return RotateLeft(accumulator + input * kPrime2, 31) * kPrime1;
-}
-
 inline uint64_t MergeRound(uint64_t hash, uint64_t lane) {
   return (hash ^ Round(0, lane)) * kPrime1 + kPrime4;
-}
-
-inline uint64_t TakeEight(uint64_t hash, uint64_t bytes) {
-  return RotateLeft(hash ^ Round(0, bytes), 27) * kPrime1 + kPrime4;
 }
 
 inline uint64_t TakeFour(uint64_t hash, uint32_t bytes) {
@@ -65,15 +48,6 @@ inline uint64_t TakeRest(uint64_t hash, uint64_t word, size_t size) {
   take_one_of(0);
   take_one_of(1);
   take_one_of(2);
-  return hash;
-}
-
-inline uint64_t Finish(uint64_t hash) {
-  hash ^= hash >> 33;
-  hash *= kPrime2;
-  hash ^= hash >> 29;
-  hash *= kPrime3;
-  hash ^= hash >> 32;
   return hash;
 }
 

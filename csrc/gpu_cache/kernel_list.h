@@ -56,6 +56,12 @@
   X(SumRun, SumRunOne, SumArgs, 8)                                               \
   X(SumBlock, SumBlockOne, SumArgs, 8)                                           \
   X(CombineRuns, CombineRunsOne, SumArgs, 8)                                     \
+  X(NameOwner, NameOwnerOne, DivideArgs, 1)                                      \
+  X(GroupKey, GroupKeyOne, DivideArgs, 1)                                        \
+  X(JudgeSum, JudgeSumOne, JudgeArgs, 8)                                         \
+  X(MarkLast, MarkLastOne, SendArgs, 1)                                          \
+  X(SendRow, SendRowOne, SendArgs, 8)                                            \
+  X(ReceiveRow, ReceiveRowOne, ReceiveArgs, 8)                                   \
   X(TrySgd, TryOne<OptimizerKind::kSgd>, TryArgs, 4)                             \
   X(TryAdagrad, TryOne<OptimizerKind::kAdagrad>, TryArgs, 4)                     \
   X(TryRowWiseAdagrad, TryOne<OptimizerKind::kRowWiseAdagrad>, TryArgs, 4)       \

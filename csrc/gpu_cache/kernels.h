@@ -50,6 +50,12 @@
 // FlagScanned     Scan            slots to be copied; then prefix sum         count       1
 // CopyScanned     Scan            copies rows, marks dirty ones exported      count       any
 // MarkClean       Scan            exported rows are clean                     count       1
+// NameOwner       Divide          owners of distinct keys; then a sort        L           1
+// GroupKey        Divide          keys owner after owner, told to the host    L or ranks  1
+// JudgeSum        Judge           sums of a rank, and what must not travel    N           any
+// MarkLast        Send            whose rest a slot is to keep                rows        1
+// SendRow         Send            rows or sums to messages                    rows        any
+// ReceiveRow      Receive         messages to rows                            rows        any
 // clang-format on
 //
 // Between batches: last zero before FindLastOne; first_pinned
@@ -60,6 +66,7 @@
 #include "gpu_cache/deduplicate.h"
 #include "gpu_cache/find.h"
 #include "gpu_cache/moves.h"
+#include "gpu_cache/peers.h"
 #include "gpu_cache/reserve_kernels.h"
 #include "gpu_cache/scan_kernels.h"
 #include "gpu_cache/updates.h"

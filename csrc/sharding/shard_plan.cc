@@ -40,7 +40,7 @@ Status ShardPlan::Open(std::vector<uint32_t> owners, const std::string& instruct
 }
 
 uint64_t ShardPlan::VirtualShard(uint64_t key, uint64_t num_virtual) {
-  return Xxh64(&key, sizeof(key), 0) % num_virtual;
+  return ShardOfKey(key, num_virtual);
 }
 
 void ShardPlan::Build(const uint64_t* keys, int64_t count) {

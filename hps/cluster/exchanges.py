@@ -10,19 +10,29 @@ from dataclasses import asdict
 
 from hps.cluster.config import ClusterConfig
 from hps.cluster.exchange.cluster_rows import RowFetcher
+from hps.cluster.exchange.device_division import DeviceDivision
+from hps.cluster.exchange.device_fetcher import DeviceFetcher
+from hps.cluster.exchange.device_sums import DeviceSums
+from hps.cluster.exchange.fetched import RowFetching
 from hps.cluster.exchange.float_exchange import FloatExchange
 from hps.cluster.exchange.gradient_exchange import GradientExchange
 from hps.cluster.exchange.hot_rows import HotRows
 from hps.cluster.exchange.key_exchange import (
     MAX_IDLE_PLANS,
+    AnyOwnKeys,
+    Division,
     ExchangedKeys,
+    HostDivision,
     KeyExchange,
+    OwnKeys,
     counts_of_tables,
     exchange_heads,
     swap_keys,
 )
+from hps.cluster.exchange.sums import HostSums, Sums
 from hps.cluster.world.together import Together
 from hps.cluster.world.world import World
+from hps.common.arrays import AnyArray
 from hps.common.forked import refuse_in_children
 from hps.common.json_text import Json
 from hps.common.plan_pool import PlanPool
@@ -60,19 +70,35 @@ class Exchanges:
         # In one order on all ranks: messages hold table after table, without their names, and a
         # loop over the tables calls collective verbs.
         self.tables = tables = dict(sorted(local.tables.items()))
-        self.keys = KeyExchange(world.keys, list(tables), self.plans)
-        floats = FloatExchange(world.rows, Wire.named(options.row_wire))
-        self.fetcher = RowFetcher(floats, local.device)
-        self.gradients = GradientExchange(
-            world,
-            tables,
-            local.learning_rates,
-            local.device,
-            Wire.named(options.gradient_wire),
-        )
+        row_wire, gradient_wire = Wire.named(options.row_wire), Wire.named(options.gradient_wire)
+        together_on_device = local.parts.tables.together
         self.hot: HotRows | None = None
-        if options.hot_rows and world.size > 1:
-            self.hot = HotRows(world, local, floats, options.hot_rows)
+        self.host_division = HostDivision(self.plans)
+        self.division: Division = self.host_division
+        self.fetcher: RowFetching
+        sums: Sums
+        if together_on_device is None or world.size == 1:
+            floats = FloatExchange(world.rows, row_wire)
+            self.fetcher = RowFetcher(floats)
+            sums = HostSums(world, tables, gradient_wire)
+            if options.hot_rows and world.size > 1:
+                self.hot = HotRows(world, local, floats, options.hot_rows)
+        else:
+            if options.hot_rows:
+                raise ConfigError(
+                    f"ClusterConfig.hot_rows (--hot-rows) is {options.hot_rows}, and the rows lie "
+                    "on a device, of which no rank keeps copies; give 0"
+                )
+            peers = together_on_device.verbs.peers(world.size)
+            lock = local.parts.tables.lock
+            dims = {name: table.dim for name, table in tables.items()}
+            self.fetcher = DeviceFetcher(peers, world.rows, row_wire, lock, local.device)
+            self.division = DeviceDivision(peers, dims, local.device)
+            sums = DeviceSums(peers, world, tables, gradient_wire)
+        self.keys = KeyExchange(world.keys, list(tables), self.division)
+        self.gradients = GradientExchange(
+            world, tables, local.learning_rates, local.device, self.division, sums
+        )
         refuse_in_children(self, where, ("keys", "gradients", "fetcher", "hot"))
 
     def table(self, table: str) -> TableConfig:
@@ -87,13 +113,20 @@ class Exchanges:
             raise no_such_table(table, "there are", tables)
         return config
 
-    def swap_keys(self, keys: Mapping[str, Keys]) -> dict[str, ExchangedKeys]:
+    def swap_keys(self, keys: Mapping[str, AnyArray]) -> dict[str, ExchangedKeys]:
         """A round outside a pipeline, of some tables; every rank calls it, with the same ones.
 
         Raises:
             ConfigError: with others; on every rank.
         """
-        own = self.keys.divide(keys)
+        return self.division.at_rows(self._swap(self.keys.divide(keys)))
+
+    def swap_on_host(self, table: str, keys: Keys) -> tuple[ExchangedKeys, OwnKeys]:
+        """The same of one table, for an answer a key from the host, wherever rows lie."""
+        own = OwnKeys(keys, self.plans)
+        return self._swap({table: own})[table], own
+
+    def _swap(self, own: Mapping[str, AnyOwnKeys]) -> dict[str, ExchangedKeys]:
         with self._together.block(f"keys of {in_words(list(own))}"):
             control = self._together.world.control
             heads = exchange_heads(control, list(self.tables), own)

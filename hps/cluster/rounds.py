@@ -7,12 +7,13 @@ cluster/exchange/key_exchange.py, cluster/world/together.py.
 from collections.abc import Mapping
 from typing import cast
 
-from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
+from hps.cluster.exchange.key_exchange import AnyOwnKeys, ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.rows import RowVerbs
 from hps.cluster.world.together import Together, is_shared
-from hps.common.arrays import AnyArray, as_keys, on_host
+from hps.common.arrays import AnyArray
 from hps.errors import ConfigError
+from hps.gpu_cache.peer_keys import PeerKeys
 
 
 class Rounds:
@@ -40,7 +41,7 @@ class Rounds:
         """True if there are other ranks."""
         return not self._together.is_alone
 
-    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, OwnKeys]:
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, AnyOwnKeys]:
         """Deduplicates a batch's keys of each table, and finds their owners. From any thread.
 
         Raises:
@@ -48,8 +49,14 @@ class Rounds:
         """
         for table in keys:
             self._exchanges.table(table)
-        arrays = {name: on_host(as_keys(of)) for name, of in keys.items()}
-        return self._exchanges.keys.divide(arrays)
+        return self._exchanges.keys.divide(keys)
+
+    def moved(self, exchanged: Mapping[str, object], keys: Mapping[str, AnyArray]) -> None:
+        """As Ranks has it."""
+        for table, of_table in exchanged.items():
+            own = cast("ExchangedKeys", of_table).own
+            if isinstance(own, PeerKeys):
+                own.came_as(keys[table])
 
     def exchange(self, own: Mapping[str, object] | None) -> dict[str, ExchangedKeys] | None:
         """One round of all ranks' pipelines, in the network stage; None: a rank has ended it.
@@ -58,7 +65,7 @@ class Rounds:
             ClusterError: another rank is gone or does not answer.
             ConfigError: the ranks' batches are of different tables; on every rank.
         """
-        return self._exchanges.keys.exchange(cast("Mapping[str, OwnKeys] | None", own))
+        return self._exchanges.keys.exchange(cast("Mapping[str, AnyOwnKeys] | None", own))
 
     def pipeline_opened(self, pipeline: object) -> None:
         """A pipeline begins: its network stage calls `exchange` from now on.

@@ -8,13 +8,13 @@ server.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hps.cluster.exchange.cluster_rows import ClusterRows, OwnedRows
+from hps.cluster.exchange.cluster_rows import ClusterRows
+from hps.cluster.exchange.fetched import OwnedRows
 from hps.cluster.exchange.gradient_exchange import OwnedUpdate
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
-from hps.common.arrays import AnyArray, as_keys, as_labels, as_output, is_tensor, on_host
-from hps.common.row_layout import Keys
+from hps.common.arrays import AnyArray, as_keys, as_labels, as_output, is_tensor
 from hps.contracts.reads import PooledRead, in_order, in_words
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -51,7 +51,7 @@ class RowVerbs:
         array, dim = as_keys(keys, self._local.device), self._exchanges.table(table).dim
         rows = self._exchanges.fetcher.new_rows(len(array), dim) if out is None else out
         as_output(rows, len(array), dim, self._local.device)
-        exchanged = self._exchanges.swap_keys({table: on_host(array)})[table]
+        exchanged = self._exchanges.swap_keys({table: keys})[table]
         if create:
             self._exchanges.rows_change()
         found = self._together.agreed(
@@ -59,7 +59,7 @@ class RowVerbs:
             lambda: self._local.pull(table, exchanged.received, create=create),
         )
         with self._together.block("pull"):
-            self._exchanges.fetcher.fetch(OwnedRows(exchanged, found), rows)
+            self._exchanges.fetcher.fetch(OwnedRows(exchanged, found, dim), rows)
         if out is None and is_tensor(rows) and not is_tensor(keys):
             return rows.cpu().numpy()
         return rows
@@ -90,7 +90,10 @@ class RowVerbs:
                     for table, keys in exchanged.items()
                 },
             )
-            owned = {table: OwnedRows(exchanged[table], rows) for table, rows in found.items()}
+            owned = {
+                table: OwnedRows(exchanged[table], rows, self._exchanges.table(table).dim)
+                for table, rows in found.items()
+            }
         owned |= {table: rows.owned() for table, rows in pinned.items()}
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch_pooled(
@@ -99,11 +102,10 @@ class RowVerbs:
                 [read.out for read in ordered],
             )
 
-    def _checked(self, read: PooledRead) -> Keys:
+    def _checked(self, read: PooledRead) -> AnyArray:
         """The keys of a read, which fit."""
-        keys = as_keys(read.keys, self._local.device)
-        self._check_read(read, len(keys))
-        return on_host(keys)
+        self._check_read(read, len(as_keys(read.keys, self._local.device)))
+        return read.keys
 
     def _pinned(self, read: PooledRead) -> ClusterRows:
         """The rows of a read, which are pinned."""
@@ -162,9 +164,11 @@ class RowVerbs:
             return self._local.pin(table, keys)
         else:
             self._exchanges.table(table)
-            array = on_host(as_keys(keys, self._local.device))
-            exchanged = self._exchanges.swap_keys({table: array})[table]
-        local = self._local.pin(table, exchanged.received)
+            exchanged = self._exchanges.swap_keys({table: keys})[table]
+        return self.rows_of(table, exchanged, self._local.pin(table, exchanged.at_rows))
+
+    def rows_of(self, table: str, exchanged: ExchangedKeys, local: PinnedRows) -> ClusterRows:
+        """The batch of which the received keys' rows are pinned here."""
         hot = None if self._exchanges.hot is None else self._exchanges.hot.tables[table]
         dim = self._exchanges.table(table).dim
         return ClusterRows(table, exchanged, local, self._exchanges.fetcher, dim, hot)
@@ -220,9 +224,9 @@ class RowVerbs:
                 rows.release()
 
     def _begin(self, updates: Sequence[RowUpdate]) -> list[OwnedUpdate]:
-        shares = self._exchanges.gradients.shares(updates, self._exchanges.plans)
+        shares = self._exchanges.gradients.shares(updates)
         for share in shares:
-            share.may_overflow |= self._local.parts.batches.tries_updates(share.table)
+            share.part.may_overflow |= self._local.parts.batches.tries_updates(share.table)
         with self._together.block("apply"):
             return self._exchanges.gradients.agree(shares)
 

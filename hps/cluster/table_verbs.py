@@ -157,13 +157,12 @@ class TableVerbs:
         """A flag for each key, from its owner."""
         self._exchanges.table(table)
         array = on_host(as_keys(keys, self._local.device))
-        exchanged = self._exchanges.swap_keys({table: array})[table]
+        exchanged, own = self._exchanges.swap_on_host(table, array)
         what = f"{verb} of table {table!r}"
         answer = self._together.agreed(what, lambda: act(table, exchanged.received))
         flags = as_numpy(answer, "flags")
-        own = exchanged.own
         came = self._together.world.control.exchange(
             torch.from_numpy(flags.astype(np.uint8)), exchanged.counts, own.counts
         )
-        found = came.numpy().astype(bool)[own.places("cpu").numpy()]
+        found = came.numpy().astype(bool)[own.places()]
         return like(found, keys)

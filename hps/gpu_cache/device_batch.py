@@ -25,6 +25,7 @@ from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import SumsArena
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.peers import Peers
 from hps.gpu_cache.ring import Chunks, Scratch
 
 _MOVED = "rows that may have moved"
@@ -92,8 +93,16 @@ class DeviceBatch:
 
     def make_plan(self, plan: DevicePlan, keys: AnyArray) -> None:
         """The keys become the plan's, and are numbered."""
-        with self._making([plan], [keys]):
-            self._make_plans([plan], [keys], [None])
+        self.make_plans([plan], [keys])
+
+    def make_plans(self, plans: list[DevicePlan], keys: list[AnyArray]) -> None:
+        """The keys become each plan's, and are numbered."""
+        with self._making(plans, keys):
+            self._make_plans(plans, keys, [None] * len(plans))
+
+    def peers(self, num_ranks: int) -> Peers:
+        """What passes between as many ranks from caches of this device."""
+        return Peers(self._device, self._order, self, num_ranks)
 
     def _making(
         self, plans: list[DevicePlan], keys: list[AnyArray]

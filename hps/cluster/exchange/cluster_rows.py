@@ -1,87 +1,51 @@
 """ClusterRows: the rows of one batch, each pinned by the rank that owns it.
 
 Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: the owner's `hps.BatchRows` of all keys
-that the ranks asked it for; float_exchange.py, which brings them here.
+that the ranks asked it for; RowFetcher, which brings them here over float_exchange.py where rows
+lie on the host, or device_fetcher.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hps.cluster.exchange.device_pooling import pool_rows
+from hps import _C
+from hps.cluster.exchange.fetched import OwnedRows, RowFetching
 from hps.cluster.exchange.float_exchange import FloatExchange, starts_of
 from hps.cluster.exchange.hot_rows import HotTable
-from hps.cluster.exchange.key_exchange import ExchangedKeys
-from hps.common.arrays import HOST, AnyArray, as_keys, as_output, on_host
+from hps.cluster.exchange.key_exchange import ExchangedKeys, OwnKeys
+from hps.common.arrays import HOST, AnyArray, as_output
 from hps.common.bags import BagPooling
 from hps.common.row_layout import Floats, Keys
 from hps.errors import ConfigError
 from hps.types import PinnedRows, Pins
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedRows:
-    """Rows that the ranks have asked this one for.
-
-    Args:
-        keys: of one round.
-        rows: float32 [received keys, D], as they are here; numpy or torch.
-        hot: rows of the table that every rank has already; None for none.
-    """
-
-    keys: ExchangedKeys
-    rows: AnyArray
-    hot: HotTable | None = None
-
-    @property
-    def block(self) -> torch.Tensor:
-        """The rows as a tensor."""
-        return self.rows if isinstance(self.rows, torch.Tensor) else torch.from_numpy(self.rows)
-
-
 class RowFetcher:
-    """Brings rows from their owners to the occurrences of a batch.
+    """Keeps the contract of RowFetching on the host.
 
     Args:
         floats: how they travel.
-        device: where the occurrences' rows go, as torch names it.
     """
 
-    def __init__(self, floats: FloatExchange, device: str) -> None:
+    def __init__(self, floats: FloatExchange) -> None:
         self._floats = floats
-        self._device = device
 
     def new_rows(self, num_rows: int, dim: int) -> torch.Tensor:
-        """An uninitialised float32 [num_rows, dim] where rows go."""
-        return torch.empty(num_rows, dim, device=self._device)
+        """As RowFetching has it."""
+        return torch.empty(num_rows, dim)
 
-    def rows_of(self, local: PinnedRows, dim: int) -> torch.Tensor:
-        """Pinned rows of this rank's own server, as they are."""
-        if self._device == HOST:
-            return torch.from_numpy(local.gather())
-        rows = self.new_rows(local.num_occurrences, dim)
-        local.gather(rows)
-        return rows
+    def rows_of(self, local: PinnedRows, dim: int) -> AnyArray | PinnedRows:
+        """As RowFetching has it."""
+        return torch.from_numpy(local.gather())
 
     def fetch(self, owned: OwnedRows, out: AnyArray) -> None:
-        """Sends the ranks the rows they asked for, and writes those that come to every occurrence.
-
-        Args:
-            owned: of the round.
-            out: float32 [L, D] of this rank's keys.
-        """
+        """As RowFetching has it."""
         (received,) = self._received([owned])
-        keys = owned.keys
-        plan = keys.own.plan
-        target = as_output(out, plan.num_occurrences, received.shape[1], self._device)
-        if isinstance(target, torch.Tensor):
-            places = keys.own.places(self._device)
-            torch.index_select(received.to(self._device), 0, places, out=target)
-        else:
-            plan.scatter(_by_owner(keys, received), target)
+        plan = _plan_of(owned.keys)
+        target = as_output(out, plan.num_occurrences, received.shape[1])
+        plan.scatter(_by_owner(owned.keys, received), target)
 
     def fetch_pooled(
         self,
@@ -89,17 +53,12 @@ class RowFetcher:
         poolings: Sequence[BagPooling],
         outs: Sequence[torch.Tensor],
     ) -> None:
-        """As fetch, of several tables in one message a rank, and pools the rows that come into the
-        table's out [B, F * D]."""
+        """As RowFetching has it."""
         for one, received, pooling, out in zip(
             owned, self._received(owned), poolings, outs, strict=True
         ):
-            own = one.keys.own
-            if self._device == HOST:
-                own.plan.pool(_by_owner(one.keys, received), *pooling.arguments(HOST), out.numpy())
-            else:
-                rows = received.to(self._device).index_select(0, own.places(self._device))
-                pool_rows(rows, pooling, out)
+            rows = _by_owner(one.keys, received)
+            _plan_of(one.keys).pool(rows, *pooling.arguments(HOST), out.numpy())
 
     def _received(self, owned: Sequence[OwnedRows]) -> list[torch.Tensor]:
         """Sends rows; of each table those of this rank's distinct keys, owner after owner."""
@@ -109,8 +68,6 @@ class RowFetcher:
             blocks.append(one.block if of_one is None else of_one.block)
             outgoing.append(one.keys.counts if of_one is None else of_one.outgoing)
             incoming.append(one.keys.own.counts if of_one is None else of_one.incoming)
-        if len(blocks) > 1:  # in one message
-            blocks = [block.to(self._device) for block in blocks]
         received = self._floats.swap(blocks, np.array(outgoing).T, np.array(incoming).T)
         return [
             rows if of_one is None else of_one.with_hot(rows)
@@ -131,7 +88,7 @@ class _Cold:
         assert hot is not None
         self._hot = hot
         sends = ~hot.find(keys.received)[1]
-        self._slots, self._is_hot = hot.find(keys.own.plan.unique_keys)
+        self._slots, self._is_hot = hot.find(keys.own.unique_keys)
         own = starts_of(keys.own.counts)
         self.outgoing = [int(sends[first:end].sum()) for first, end in starts_of(keys.counts)]
         self.incoming = [int((~self._is_hot[first:end]).sum()) for first, end in own]
@@ -151,9 +108,14 @@ def _places(flags: NDArray[np.bool_], device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(flags)).to(device)
 
 
+def _plan_of(keys: ExchangedKeys) -> _C.ShardPlan:
+    assert isinstance(keys.own, OwnKeys), "keys of the host are divided there"
+    return keys.own.plan
+
+
 def _by_owner(keys: ExchangedKeys, received: torch.Tensor) -> list[Floats]:
     """Rows of this rank's distinct keys, apart for each owner."""
-    numbers = received.cpu().numpy()
+    numbers = received.numpy()
     return [numbers[first:end] for first, end in starts_of(keys.own.counts)]
 
 
@@ -179,7 +141,7 @@ class ClusterRows:
         table: str,
         keys: ExchangedKeys,
         local: PinnedRows,
-        fetcher: RowFetcher,
+        fetcher: RowFetching,
         dim: int,
         hot: HotTable | None,
     ) -> None:
@@ -193,7 +155,7 @@ class ClusterRows:
     @property
     def num_occurrences(self) -> int:
         """L, keys of this rank's batch with their repetitions."""
-        return self.keys.own.plan.num_occurrences
+        return self.keys.own.num_occurrences
 
     @property
     def is_released(self) -> bool:
@@ -225,19 +187,19 @@ class ClusterRows:
         Raises:
             ConfigError: the rows were released.
         """
-        return OwnedRows(self.keys, self.fetcher.rows_of(self.local, self._dim), self._hot)
+        rows = self.fetcher.rows_of(self.local, self._dim)
+        return OwnedRows(self.keys, rows, self._dim, self._hot)
 
     def unique_keys(self) -> Keys:
         """The distinct keys of this rank's batch, uint64 [N], owner after owner; none after the
         release."""
         if self.is_released:
             return np.empty(0, np.uint64)
-        return self.keys.own.plan.unique_keys.copy()
+        return self.keys.own.unique_keys.copy()
 
     def are_of(self, keys: AnyArray) -> bool:
         """True if these are the keys of this rank's batch, byte for byte, in their order."""
-        device = str(keys.device) if isinstance(keys, torch.Tensor) else HOST
-        return self.keys.own.plan.matches(on_host(as_keys(keys, device)))
+        return self.keys.own.matches(keys)
 
     def gather(self, out: AnyArray | None = None) -> AnyArray:
         """The rows as they are now; every rank calls it, for its batch of the same round.

@@ -3,23 +3,26 @@ which of its keys the batch uses.
 
 Above it: cluster/exchanges.py, rounds.py; the pipeline's network stage, which asks for a round a
 batch. Below it: the world's keys channel; common/sharding.py (the rule: which key is whose), which
-`hps._C.ShardPlan` applies. docs/cluster_protocol.md says what a round carries and how all ranks
+`hps._C.ShardPlan` applies on the host, gpu_cache/peers.py where rows lie on a device. docs/cluster_protocol.md says what a round carries and how all ranks
 leave a pipeline after the same batch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hps import _C
-from hps.cluster.exchange.device_rows import places_of
 from hps.cluster.world.world import Channel, Counts
+from hps.common.arrays import HOST, AnyArray, as_keys, on_host
 from hps.common.plan_pool import PlanPool
 from hps.common.row_layout import Keys
 from hps.errors import ClusterError, ConfigError
+from hps.gpu_cache.peer_keys import PeerKeys
 
 # What a rank says in its head of a round: a batch follows; no other does; its loop is over.
 _READS, _ENDS, _LEAVES = 0, 1, 2
@@ -39,7 +42,6 @@ class OwnKeys:
 
     def __init__(self, keys: Keys, plans: PlanPool) -> None:
         self._plans = plans
-        self._places: torch.Tensor | None = None
         self._plan = plans.take(keys)
 
     @property
@@ -59,15 +61,42 @@ class OwnKeys:
         starts = self.plan.starts
         return self.plan.unique_keys[starts[rank] : starts[rank + 1]]
 
-    def places(self, device: str) -> torch.Tensor:
-        """int64 [L] on a device: of each occurrence the place of its key; made once."""
-        if self._places is None:
-            self._places = places_of(self.plan, device)
-        return self._places
+    @property
+    def num_occurrences(self) -> int:
+        """L, keys with their repetitions."""
+        return self.plan.num_occurrences
+
+    @property
+    def num_unique(self) -> int:
+        """N, distinct keys."""
+        return self.plan.num_unique
+
+    @property
+    def unique_keys(self) -> Keys:
+        """Distinct keys, uint64 [N], owner after owner; a view."""
+        return self.plan.unique_keys
+
+    def matches(self, keys: AnyArray) -> bool:
+        """True if these are the keys, byte for byte, in their order."""
+        device = str(keys.device) if isinstance(keys, torch.Tensor) else HOST
+        return self.plan.matches(on_host(as_keys(keys, device)))
+
+    def places(self) -> NDArray[np.int64]:
+        """Of each occurrence the place of its key, int64 [L]."""
+        numbers = np.arange(self.num_unique, dtype=np.int64).view(np.float32).reshape(-1, 2)
+        starts = self.plan.starts
+        # The plan copies rows of floats; what bits they hold does not matter to it.
+        places = np.empty((self.num_occurrences, 2), np.float32)
+        self.plan.scatter([numbers[first:end] for first, end in pairwise(starts)], places)
+        return places.view(np.int64).reshape(-1)
 
     def __del__(self) -> None:
         if self._plan is not None:
             self._plans.give(self._plan)
+
+
+# Deduplicated and divided where the rows lie.
+AnyOwnKeys = OwnKeys | PeerKeys
 
 
 @dataclass(eq=False, slots=True)
@@ -80,12 +109,48 @@ class ExchangedKeys:
         received: uint64 [n], those that the ranks sent here because this one owns them: rank after
             rank, of each without repetitions.
         counts: received keys of each rank.
+        there: the received keys on the device where the rows lie; None on the host.
     """
 
     number: int
-    own: OwnKeys
+    own: AnyOwnKeys
     received: Keys
     counts: list[int]
+    there: torch.Tensor | None = None
+
+    @property
+    def at_rows(self) -> AnyArray:
+        """The received keys where the rows lie."""
+        return self.received if self.there is None else self.there
+
+
+class Division(Protocol):
+    """Where keys are deduplicated, divided, and looked up."""
+
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, AnyOwnKeys]:
+        """The keys of each table, deduplicated and divided over their owners."""
+
+    def at_rows(self, exchanged: dict[str, ExchangedKeys]) -> dict[str, ExchangedKeys]:
+        """What came, brought to where the rows lie."""
+
+
+class HostDivision:
+    """Keeps the contract on the host.
+
+    Args:
+        plans: of keys.
+    """
+
+    def __init__(self, plans: PlanPool) -> None:
+        self._plans = plans
+
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, AnyOwnKeys]:
+        """As Division has it."""
+        return {table: OwnKeys(on_host(as_keys(own)), self._plans) for table, own in keys.items()}
+
+    def at_rows(self, exchanged: dict[str, ExchangedKeys]) -> dict[str, ExchangedKeys]:
+        """As Division has it: they are there."""
+        return exchanged
 
 
 class KeyExchange:
@@ -94,13 +159,13 @@ class KeyExchange:
     Args:
         channel: for keys, on the host.
         tables: of the server, in an order that all ranks share.
-        plans: of keys.
+        division: how a batch's keys are deduplicated and divided.
     """
 
-    def __init__(self, channel: Channel, tables: list[str], plans: PlanPool) -> None:
+    def __init__(self, channel: Channel, tables: list[str], division: Division) -> None:
         self._channel = channel
         self._tables = tables
-        self._plans = plans
+        self._division = division
         self.num_rounds = 0
         self.is_closed = True  # until a pipeline opens
 
@@ -108,11 +173,11 @@ class KeyExchange:
         """A pipeline begins: its rounds follow, up to the closing one."""
         self.is_closed = False
 
-    def divide(self, keys: Mapping[str, Keys]) -> dict[str, OwnKeys]:
-        """Deduplicates the keys of each table, and finds their owners; waits for nobody."""
-        return {table: OwnKeys(keys[table], self._plans) for table in self._tables if table in keys}
+    def divide(self, keys: Mapping[str, AnyArray]) -> dict[str, AnyOwnKeys]:
+        """Deduplicates the keys of each table, and finds their owners; waits for no other rank."""
+        return self._division.divide({name: keys[name] for name in self._tables if name in keys})
 
-    def exchange(self, own: Mapping[str, OwnKeys] | None) -> dict[str, ExchangedKeys] | None:
+    def exchange(self, own: Mapping[str, AnyOwnKeys] | None) -> dict[str, ExchangedKeys] | None:
         """One round; every rank takes part.
 
         Args:
@@ -142,7 +207,7 @@ class KeyExchange:
             raise
         if not own:
             return {}
-        return swap_keys(self._channel, own, counts, self.num_rounds)
+        return self._division.at_rows(swap_keys(self._channel, own, counts, self.num_rounds))
 
     def close(self) -> None:
         """The closing round, unless a rank has ended the exchange; no rank has another after it."""
@@ -167,12 +232,12 @@ class KeyExchange:
                 "the loops of all ranks after the same batch"
             )
 
-    def _exchange_heads(self, says: int, own: Mapping[str, OwnKeys] | None) -> Counts:
+    def _exchange_heads(self, says: int, own: Mapping[str, AnyOwnKeys] | None) -> Counts:
         return exchange_heads(self._channel, self._tables, own, says)
 
 
 def exchange_heads(
-    channel: Channel, tables: list[str], own: Mapping[str, OwnKeys] | None, says: int = _READS
+    channel: Channel, tables: list[str], own: Mapping[str, AnyOwnKeys] | None, says: int = _READS
 ) -> Counts:
     """Of every rank: what it says, and how many keys of each table come here; int64 [ranks, 1 +
     tables]."""
@@ -207,7 +272,7 @@ def counts_of_tables(heads: Counts, tables: list[str]) -> Counts:
 
 
 def swap_keys(
-    channel: Channel, own: Mapping[str, OwnKeys], counts: Counts, number: int = 0
+    channel: Channel, own: Mapping[str, AnyOwnKeys], counts: Counts, number: int = 0
 ) -> dict[str, ExchangedKeys]:
     """Sends each owner its keys of every table, in one message a rank.
 

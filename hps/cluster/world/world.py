@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hps.common.arrays import HOST
 from hps.common.json_text import parse_json
 from hps.errors import ClusterError
 
@@ -39,6 +40,11 @@ class Channel(Protocol):
     @property
     def device(self) -> str:
         """Where the tensors of `exchange` and `all_to_all` lie, as torch names it."""
+
+    @property
+    def is_queued(self) -> bool:
+        """True if tensors of a device are exchanged in the order of the work on them, as NCCL has
+        it: the host waits neither for that nor for the other ranks. Else they are of the host."""
 
     @property
     def bytes_sent(self) -> int:
@@ -143,6 +149,11 @@ class World(Protocol):
         """
 
 
+def counts_by_rank(counts: list[list[int]]) -> Counts:
+    """Of each table its rows for each rank, as int64 [ranks, tables], contiguous."""
+    return np.ascontiguousarray(np.array(counts, np.int64).T)
+
+
 class ExchangingChannel(ABC):
     """A channel whose verbs are all made of `exchange`.
 
@@ -157,6 +168,7 @@ class ExchangingChannel(ABC):
         self.bytes_sent = 0
         self.num_entered = 0
         self.seconds = 0.0
+        self.is_queued = device != HOST
 
     def exchange(
         self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None

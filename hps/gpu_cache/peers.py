@@ -1,0 +1,383 @@
+"""Peers: keys, rows and gradients of a device's tables on their way between the ranks of a training.
+
+Above it: cluster/exchange, which says what travels when; device_batch.py, which makes this. Below
+it: hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h; peer_keys.py. What travels is
+deduplicated once, by the rank that asks, and in a message of all tables a rank; the formats are
+those of hps/common/wire.py, made and read by kernels.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hps import _C
+from hps.common.arrays import AnyArray, HostArray, as_keys, is_tensor
+from hps.common.bags import BagPooling
+from hps.common.sharding import NUM_VIRTUAL
+from hps.common.wire_format import Wire
+from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder, to_device
+from hps.gpu_cache.peer_keys import PeerKeys, RowPlans, Told
+from hps.gpu_cache.ring import Chunks
+
+if TYPE_CHECKING:
+    from hps.gpu_cache.device_batch import DeviceBatch
+
+Counts = NDArray[np.int64]  # of rows: of ranks by table
+
+
+class Exchanging(Protocol):
+    """A channel between the ranks, as far as messages of a device go."""
+
+    @property
+    def is_queued(self) -> bool:
+        """True if it takes tensors of the device, in the order of the work on them."""
+
+    def exchange(
+        self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None
+    ) -> torch.Tensor:
+        """Sends runs of rows, one for each rank; returns what came."""
+
+
+class RestMemory(_C.RestSlots):
+    """What is kept of a table's gradients that a narrow format has rounded away: on the rank that
+    sends, a fixed number of slots, each key in the one that its hash names.
+
+    Args:
+        device: where.
+        order: of the verbs.
+        dim: of a gradient.
+        num_slots: keys that are held at once.
+    """
+
+    def __init__(self, device: Device, order: VerbOrder, dim: int, num_slots: int) -> None:
+        arrays = {
+            "keys": (torch.int64, num_slots),
+            "is_used": (torch.int32, num_slots),
+            "last": (torch.int32, num_slots),
+            "rows": (torch.float32, num_slots * dim),
+        }
+        self._device, self._order = device, order
+        self.arena = Arena(device, arrays)
+        super().__init__(*[self.arena.address(name) for name in arrays], num_slots)
+        with order.verb(self.arena.piece):
+            device.fill(self.arena.tensor("last"), 0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        with self._order.verb(self.arena.piece):
+            self._device.fill(self.arena.tensor("is_used"), 0)
+
+
+class Peers:
+    """Verbs over the tables of a batch, or of a step, no table twice in a call.
+
+    Args:
+        device: of the caches.
+        order: of their verbs.
+        batch: those over several tables, by which keys are numbered and gradients summed.
+        num_ranks: of the training.
+    """
+
+    def __init__(
+        self, device: Device, order: VerbOrder, batch: "DeviceBatch", num_ranks: int
+    ) -> None:
+        self._device = device
+        self._order = order
+        self._batch = batch
+        self._num_ranks = num_ranks
+        self._plans = RowPlans(device, order)
+        with order.verb():
+            self._chunks = Chunks(device, order)
+        ring = _C.BlockRing(self._chunks.next)
+        self._native = _C.PeerVerbs(device.launcher, ring, num_ranks, NUM_VIRTUAL)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where rows lie."""
+        return self._device.torch_device
+
+    def new_rests(self, dim: int, num_slots: int) -> RestMemory:
+        """Memory for what a format rounds away."""
+        return RestMemory(self._device, self._order, dim, num_slots)
+
+    # Keys.
+
+    def divide(
+        self, keys: Mapping[str, AnyArray], dims: Mapping[str, int], where: str
+    ) -> dict[str, PeerKeys]:
+        """Deduplicates the keys [L] of each table, and finds their owners. Waits for the device,
+        once, for how many there are of each.
+
+        Args:
+            keys: by table; tensors there, or of the host.
+            dims: of the tables' rows.
+            where: the device, as the server names it.
+        """
+        if not keys:
+            return {}
+        device, num_ranks = self._device, self._num_ranks
+        names, arrays = list(keys), [as_keys(one, where) for one in keys.values()]
+        plans = [self._plans.take(dims[name]) for name in names]
+        lengths = [len(array) for array in arrays]
+        total = sum(lengths)
+        told = Told(device, lengths, num_ranks)
+        self._batch.make_plans(plans, arrays)
+        ids = Memory(device.empty(4 * max(1, total)))
+        scratch = Arena(
+            device,
+            {
+                "owners": (torch.int32, total),
+                "sorted": (torch.int32, total),
+                "positions": (torch.int64, total),
+            },
+        )
+        base = ids.memory.data_ptr()
+        with self._verb(plans, ids, scratch.piece):
+            block = self._native.divide(
+                plans,
+                [scratch.address(name) for name in ("owners", "sorted", "positions")],
+                base,
+                told.keys_address,
+                told.starts_address,
+                device.stream(),
+            )
+            block.launch("NameOwner", 0)
+            if total:
+                device.sort(*[scratch.tensor(name) for name in ("owners", "sorted", "positions")])
+            block.launch("GroupKey", 1)
+            told.is_queued()
+        told.wait()
+        found, first = {}, 0
+        for at, (name, plan) in enumerate(zip(names, plans, strict=True)):
+            place = base + 4 * first
+            found[name] = PeerKeys(self._plans, plan, told, at, (ids, place), keys[name])
+            first += lengths[at]
+        return found
+
+    def upload(self, arrays: Sequence[HostArray]) -> list[torch.Tensor]:
+        """Keys uint64 [n] of the host as int64 tensors on the device; one copy."""
+        total = sum(map(len, arrays))
+        memory = self._device.empty(8 * max(1, total))[: 8 * total].view(torch.int64)
+        if total:
+            with self._verb([], memory):
+                to_device(self._device, np.concatenate(list(arrays)), memory)
+        return list(torch.split(memory, [len(array) for array in arrays]))
+
+    # Messages.
+
+    def send(
+        self,
+        tables: Sequence[_C.SentTable],
+        dims: Sequence[int],
+        counts: Counts,
+        wire: Wire,
+        plans: Sequence[_C.DevicePlanState],
+        *memory: Memory | torch.Tensor,
+    ) -> torch.Tensor:
+        """A message of rows: uint8, rank after rank, of each table after table.
+
+        Args:
+            tables: what they send.
+            dims: of their rows.
+            counts: rows for each rank.
+            wire: how they travel.
+            plans, memory: whatever is read.
+        """
+        num_bytes = _C.PeerVerbs.message_bytes(np.ascontiguousarray(counts), list(dims), wire)
+        message = self._device.empty(max(1, num_bytes))[:num_bytes]
+        if not num_bytes:
+            return message
+        with self._verb(plans, message, *memory):
+            block = self._native.send(
+                list(tables),
+                np.ascontiguousarray(counts),
+                wire,
+                message.data_ptr(),
+                self._device.stream(),
+            )
+            block.launch("MarkLast", 0, "SendRow", 1)
+        return message
+
+    def exchange(
+        self,
+        channel: Exchanging,
+        message: torch.Tensor,
+        dims: Sequence[int],
+        outgoing: Counts,
+        incoming: Counts,
+        wire: Wire,
+    ) -> torch.Tensor:
+        """A message to all ranks; that which came. Waits for the device, and for the other ranks,
+        unless the channel takes tensors of the device."""
+        widths = np.array([wire.num_bytes(1, dim) for dim in dims])
+        sizes = [(counts * widths).sum(axis=1).tolist() for counts in (outgoing, incoming)]
+        if channel.is_queued:
+            return channel.exchange(message, sizes[0], sizes[1])
+        with self._verb([], message):
+            copy = HostCopy(self._device, message)
+        came = channel.exchange(torch.from_numpy(copy.wait()), sizes[0], sizes[1])
+        target = self._device.empty(max(1, len(came)))[: len(came)]
+        with self._verb([], target):
+            to_device(self._device, came.numpy(), target)
+        return target
+
+    def receive(
+        self, message: torch.Tensor, dims: Sequence[int], counts: Counts, wire: Wire
+    ) -> list[torch.Tensor]:
+        """Rows that came, of each table float32 [n, D], rank after rank."""
+        if wire is Wire.FLOAT32 and len(dims) == 1:
+            return [message.view(torch.float32).view(-1, dims[0])]
+        totals = counts.sum(axis=0).tolist()
+        names = {str(at): (torch.float32, totals[at] * dim) for at, dim in enumerate(dims)}
+        arena = Arena(self._device, names)
+        with self._verb([], message, arena.piece):
+            block = self._native.receive(
+                [arena.address(name) for name in names],
+                list(dims),
+                np.ascontiguousarray(counts),
+                wire,
+                message.data_ptr(),
+                self._device.stream(),
+            )
+            block.launch("ReceiveRow", 0)
+        return [arena.tensor(str(at)).view(-1, dim) for at, dim in enumerate(dims)]
+
+    # Rows that came.
+
+    def pool(
+        self,
+        keys: Sequence[PeerKeys],
+        rows: Sequence[torch.Tensor],
+        poolings: Sequence[BagPooling],
+        outs: Sequence[torch.Tensor],
+    ) -> None:
+        """Sums or means of bags, from rows [N, D] by place, each table's into its out."""
+        bags = self._batch.new_bags()
+        for one, pooling, out in zip(keys, poolings, outs, strict=True):
+            bags.add(one.plan, *pooling.tensors(), pooling.is_mean, out, 0.0)
+        with self._verb([one.plan for one in keys], *rows, *bags.tensors):
+            addresses = [one.data_ptr() for one in rows]
+            block = self._native.pool(bags, addresses, self._device.stream())
+            if block is not None:
+                block.launch("Pool", 0)
+
+    def gather(self, keys: PeerKeys, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """The row of each occurrence, into out [L, D] on the device."""
+        with self._verb([keys.plan], rows, out):
+            args = keys.plan.args("Gather", out=out.data_ptr())
+            args["cache"]["table"]["floats"] = rows.data_ptr() - _HEADER_BYTES
+            self._device.launch("Gather", args, len(out))
+
+    def to_host(self, values: torch.Tensor) -> HostArray:
+        """A copy. Waits."""
+        with self._verb([], values):
+            copy = HostCopy(self._device, values)
+        return copy.wait().reshape(tuple(values.shape))
+
+    def new_rows(self, num_rows: int, dim: int) -> torch.Tensor:
+        """An uninitialised float32 [num_rows, dim] on the device."""
+        memory = self._device.empty(max(4, 4 * num_rows * dim))[: 4 * num_rows * dim]
+        return memory.view(torch.float32).view(num_rows, dim)
+
+    # Gradients.
+
+    def sum_gradients(
+        self,
+        keys: Sequence[PeerKeys],
+        grads: Sequence[torch.Tensor],
+        poolings: Sequence[BagPooling | None],
+    ) -> None:
+        """Sums of occurrences, or of bags, by key, as the caches' own: in the plans."""
+        bags = self._batch.new_bags()
+        for one, pooling, own in zip(keys, poolings, grads, strict=True):
+            offsets, weights, mean = None, None, False
+            if pooling is not None:
+                offsets, weights = pooling.tensors()
+                mean = pooling.is_mean
+            bags.add(one.plan, offsets, weights, mean, own, 0.0)
+        self._batch.sum_gradients(bags)
+
+    def judge(
+        self,
+        keys: Sequence[PeerKeys],
+        kept: Sequence[RestMemory | None],
+        ordinary: float,
+        limit: float,
+    ) -> list[tuple[int, float]]:
+        """Divides sums by the number of ranks, adds what was kept of their keys, and looks at
+        them. Waits, once.
+
+        Args:
+            ordinary: magnitudes up to it are of no interest.
+            limit: the largest magnitude that may travel.
+
+        Returns:
+            Of each table the place of the first sum that must not travel, or -1; and the largest
+            magnitude, or 0 if that is of no interest.
+        """
+        dtype = self._device.args.dtype("Verdict")
+        verdicts = self._device.empty(len(keys) * dtype.itemsize)
+        rests = [one.arena.piece for one in kept if one is not None]
+        with self._verb([one.plan for one in keys], verdicts, *rests, *self._ids(keys)):
+            self._device.fill(verdicts, 0)
+            block = self._native.judge(
+                [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
+                *np.array([ordinary, limit], np.float32).view(np.uint32).tolist(),
+                verdicts.data_ptr(),
+                self._device.stream(),
+            )
+            block.launch("JudgeSum", 0)
+            copy = HostCopy(self._device, verdicts)
+        found = copy.wait().view(dtype)
+        places = (~found["refused"]).tolist()
+        return [
+            (place if refused else -1, largest)
+            for place, refused, largest in zip(
+                places,
+                found["refused"].tolist(),
+                found["largest"].view(np.float32).tolist(),
+                strict=True,
+            )
+        ]
+
+    def send_sums(
+        self,
+        keys: Sequence[PeerKeys],
+        kept: Sequence[RestMemory | None],
+        counts: Counts,
+        wire: Wire,
+    ) -> torch.Tensor:
+        """A message of the sums of keys, to their owners; keeps what is rounded away."""
+        rests = [one.arena.piece for one in kept if one is not None]
+        return self.send(
+            [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
+            [one.dim for one in keys],
+            counts,
+            wire,
+            [one.plan for one in keys],
+            *rests,
+            *self._ids(keys),
+        )
+
+    @staticmethod
+    def _ids(keys: Sequence[PeerKeys]) -> list[Memory]:
+        return [one.ids for one in keys]
+
+    def _verb(
+        self, plans: Sequence[_C.DevicePlanState], *memory: Memory | torch.Tensor
+    ) -> AbstractContextManager[object]:
+        return self._order.verb(self._chunks.piece, *memory, plans=list(plans))
+
+
+_HEADER_BYTES = 16  # of a row in a table, csrc/table/row_layout.h: rows that came have none
+
+
+def on_device(values: AnyArray, device: torch.device) -> torch.Tensor:
+    """A tensor there; copies what lies elsewhere."""
+    tensor = values if is_tensor(values) else torch.from_numpy(values)
+    return tensor.detach().to(device)
