@@ -7,6 +7,7 @@ that travels; the rank's own server.
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING, cast
 
 from hps.cluster.config import ClusterConfig
 from hps.cluster.exchange.cluster_rows import RowFetcher
@@ -44,6 +45,9 @@ from hps.contracts.reads import in_words
 from hps.errors import ConfigError, no_such_table
 from hps.parameter_server.server import ParameterServer
 
+if TYPE_CHECKING:
+    from hps.gpu_cache.device_batch import DeviceBatch
+
 
 class Exchanges:
     """Of all tables of one rank.
@@ -71,13 +75,13 @@ class Exchanges:
         # loop over the tables calls collective verbs.
         self.tables = tables = dict(sorted(local.tables.items()))
         row_wire, gradient_wire = Wire.named(options.row_wire), Wire.named(options.gradient_wire)
-        together_on_device = local.parts.tables.together
+        caches = local.parts.tables.together  # of one device
         self.hot: HotRows | None = None
         self.host_division = HostDivision(self.plans)
         self.division: Division = self.host_division
         self.fetcher: RowFetching
         sums: Sums
-        if together_on_device is None or world.size == 1:
+        if caches is None or world.size == 1:
             floats = FloatExchange(world.rows, row_wire)
             self.fetcher = RowFetcher(floats)
             sums = HostSums(world, tables, gradient_wire)
@@ -89,12 +93,13 @@ class Exchanges:
                     f"ClusterConfig.hot_rows (--hot-rows) is {options.hot_rows}, and the rows lie "
                     "on a device, of which no rank keeps copies; give 0"
                 )
-            peers = together_on_device.verbs.peers(world.size)
+            peers = cast("DeviceBatch", caches.verbs).peers(world.size)
             lock = local.parts.tables.lock
             dims = {name: table.dim for name, table in tables.items()}
             self.fetcher = DeviceFetcher(peers, world.rows, row_wire, lock, local.device)
             self.division = DeviceDivision(peers, dims, local.device)
             sums = DeviceSums(peers, world, tables, gradient_wire)
+        self.are_on_device = self.division is not self.host_division
         self.keys = KeyExchange(world.keys, list(tables), self.division)
         self.gradients = GradientExchange(
             world, tables, local.learning_rates, local.device, self.division, sums

@@ -19,6 +19,7 @@ from hps.cluster.exchanges import Exchanges
 from hps.cluster.folder.checkpoints import RankParts
 from hps.cluster.folder.folders import ClusterParts, check_same, open_parts
 from hps.cluster.periods import PeriodVerbs
+from hps.cluster.queued import QueuedRanks
 from hps.cluster.rounds import Rounds
 from hps.cluster.rows import RowVerbs
 from hps.cluster.table_verbs import TableVerbs
@@ -31,7 +32,7 @@ from hps.common.json_text import Json, JsonView
 from hps.common.sharding import ShardMap
 from hps.config import Config, TableConfig
 from hps.contracts.reads import PooledRead
-from hps.contracts.training import Pending, Ranks
+from hps.contracts.training import Pending, QueuedServer, Ranks
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
 from hps.parameter_server.server import ParameterServer
@@ -155,8 +156,12 @@ class ClusterParameterServer:
         """None: the rows of all ranks are looked up a table at a time."""
 
     @property
-    def queued(self) -> None:
-        """None, as `joint`."""
+    def queued(self) -> QueuedServer | None:
+        """Of rows on a device: batches of several tables at once; else None."""
+        own = self.local.queued
+        if self._together.is_alone or own is None:
+            return own
+        return QueuedRanks(own, self._rows)
 
     @property
     def has_gpu_cache(self) -> bool:

@@ -140,13 +140,14 @@ class RowVerbs:
         if owned:
             (update,), (grads_of,), (occurrences,) = owned, sums, counted
             what = f"push to table {table!r}"
-            if self._exchanges.gradients.may_overflow:
+            if self._exchanges.gradients.may_overflow or self._exchanges.are_on_device:
+                check = self._exchanges.gradients.may_overflow
                 held: list[PinnedRows] = []
                 try:
                     (rows,) = self._local_rows([update], held)
                     whole = [RowUpdate(table, update.keys, grads_of, rows, occurrences=occurrences)]
                     with self._together.block(what):
-                        self._local.apply(whole, checked=self._check_together)
+                        self._local.apply(whole, None, self._check_together if check else None)
                 finally:
                     for rows in held:
                         rows.release()

@@ -41,6 +41,9 @@ class Ranks(Protocol):
         """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other
         ranks. None, given or returned: no rank has another batch."""
 
+    def moved(self, exchanged: Mapping[str, object], keys: Mapping[str, AnyArray]) -> None:
+        """The keys of a batch whose keys were exchanged lie elsewhere now, by table."""
+
     def pipeline_opened(self, pipeline: object) -> None:
         """A pipeline's `with` block is entered."""
 

@@ -86,7 +86,9 @@ class StageWork:
         """Tells the other ranks; the end, if one of them has no further batch."""
         divided = None
         if isinstance(item, Prepared):
-            with self.clock.busy("network", item.number):
+            if self._beside is None:
+                self._beside = self.queueing()
+            with self.clock.busy("network", item.number), self._beside:
                 divided = ranks.divide(item.keys)
         with self.clock.waiting("network", INPUT):
             exchanged = ranks.exchange(divided)
@@ -155,6 +157,9 @@ class StageWork:
         if device == HOST or str(prepared.batch.labels.device) == device:
             return
         prepared.batch = prepared.batch.to(device)
+        if self._ranks is not None and prepared.exchanged is not None:
+            keys = {table: ids.keys_L for table, ids in prepared.batch.features.items()}
+            self._ranks.moved(prepared.exchanged, keys)
         if device.startswith("cuda"):
             prepared.arrival = Arrival(prepared.batch)
 

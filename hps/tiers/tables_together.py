@@ -49,7 +49,7 @@ class TablesTogether:
     def __init__(
         self, verbs: TableVerbs, stacks: Mapping[str, TableStack], lock: OwnedLock, device: str
     ) -> None:
-        self._verbs = verbs
+        self.verbs = self._verbs = verbs
         self._stacks = dict(stacks)
         # In which turns are taken by all who take several.
         self._places = {name: place for place, name in enumerate(stacks)}

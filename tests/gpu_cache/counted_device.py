@@ -90,12 +90,12 @@ class CountedDevice(HostDevice):
 
     def empty(self, num_bytes: int) -> torch.Tensor:
         self.count("device_pieces")
-        with self._inside():
+        with self.inside():
             return super().empty(num_bytes)
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         self.count("pinned_pieces")
-        with self._inside():
+        with self.inside():
             return super().empty_pinned(num_bytes)
 
     def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
@@ -110,7 +110,7 @@ class CountedDevice(HostDevice):
             super().copy(target, source)
 
     def _copied(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        with self._inside():
+        with self.inside():
             super()._copied(target, source, num_bytes, stream)
 
     def fill(self, target: torch.Tensor, value: int) -> None:
@@ -135,7 +135,7 @@ class CountedDevice(HostDevice):
             self.waits[Wait(self.stage, place, holds)] += 1
             if threading.current_thread() is threading.main_thread():
                 self.before_wait(place)
-        with self._inside():
+        with self.inside():
             super().work_off(number)
 
     @property
@@ -144,7 +144,8 @@ class CountedDevice(HostDevice):
         return bool(self.stage) and not self._is_inside
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def inside(self) -> Iterator[None]:
+        """What torch is asked for inside is not asked for by the step."""
         was, self._is_inside = self._is_inside, True
         try:
             yield

@@ -163,6 +163,11 @@ class ClusterRows:
         return self._local.is_released
 
     @property
+    def pinned(self) -> PinnedRows:
+        """The received keys' rows, whether they were released or not."""
+        return self._local
+
+    @property
     def local(self) -> PinnedRows:
         """The received keys' rows.
 

@@ -7,7 +7,7 @@ gpu_cache/peers.py.
 from collections.abc import Mapping
 
 from hps.cluster.exchange.key_exchange import AnyOwnKeys, ExchangedKeys
-from hps.common.arrays import AnyArray
+from hps.common.arrays import HOST, AnyArray
 from hps.gpu_cache.peers import Peers
 
 
@@ -30,7 +30,10 @@ class DeviceDivision:
         return dict(self._peers.divide(keys, self._dims, self._device))
 
     def at_rows(self, exchanged: dict[str, ExchangedKeys]) -> dict[str, ExchangedKeys]:
-        """As Division has it: one copy for all tables."""
+        """As Division has it: one copy for all tables, unless the server takes arrays of the host
+        alone."""
+        if self._device == HOST:
+            return exchanged
         there = self._peers.upload([keys.received for keys in exchanged.values()])
         for keys, own in zip(exchanged.values(), there, strict=True):
             keys.there = own

@@ -1,0 +1,54 @@
+"""QueuedRanks: what batches of several tables ask of the device of a rank, for all tables at once.
+
+Above it: parameter_server.py, the pipeline's stages. Below it: the same of the rank's own server;
+rows.py. The keys are those that the ranks sent to this one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from hps.cluster.exchange.cluster_rows import ClusterRows
+from hps.cluster.exchange.key_exchange import ExchangedKeys
+from hps.cluster.rows import RowVerbs
+from hps.common.arrays import AnyArray
+from hps.contracts.training import QueuedServer
+from hps.types import PinnedRows, Pins
+
+
+class QueuedRanks:
+    """Keeps the contract of QueuedServer for batches whose keys were exchanged.
+
+    Args:
+        local: of the rank's own server.
+        rows: pins.
+    """
+
+    def __init__(self, local: QueuedServer, rows: RowVerbs) -> None:
+        self._local = local
+        self._rows = rows
+
+    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], Pins]:
+        """As QueuedServer has it."""
+        received = {table: own.received for table, own in _exchanged(keys).items()}
+        warm = self._local.warming(received)
+        return lambda table, _: warm(table, received[table])
+
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], PinnedRows]:
+        """As QueuedServer has it."""
+        exchanged = _exchanged(keys)
+        pin = self._local.pinning({table: own.at_rows for table, own in exchanged.items()})
+
+        def pinned(table: str, _: AnyArray) -> ClusterRows:
+            own = exchanged[table]
+            return self._rows.rows_of(table, own, pin(table, own.at_rows))
+
+        return pinned
+
+    def release(self, rows: Sequence[PinnedRows]) -> None:
+        """As QueuedServer has it."""
+        self._local.release([cast("ClusterRows", one).pinned for one in rows])
+
+
+def _exchanged(keys: Mapping[str, AnyArray]) -> Mapping[str, ExchangedKeys]:
+    """What a pipeline over several ranks has in place of keys."""
+    return cast("Mapping[str, ExchangedKeys]", keys)

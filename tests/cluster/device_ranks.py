@@ -1,0 +1,203 @@
+"""Ranks that are threads, each with its rows on a device that stands in for a GPU.
+
+Above it: tests/cluster/exchange/test_device_ranks.py, rank_counts.py. Below it: ranks.py,
+tests/gpu_cache/counted_device.py. QueuedChannel takes tensors of such a device as NCCL takes those
+of a GPU: in the order of the work on them. What is queued before it is done then, which on a GPU
+goes on by itself; that is no wait of the host.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import hps
+from benchmarks.gpu_cache.null_device import ResidentCache
+from hps.cluster.world.local_world import LocalWorld
+from hps.common.bags import BagPooling, make_bags
+from hps.common.row_layout import Keys
+from hps.contracts.reads import PooledRead
+from hps.contracts.row_cache import AnyRowCache
+from hps.contracts.updates import RowUpdate
+from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.failures import Failures
+from hps.parameter_server.opening import Tiers
+from hps.parameter_server.server import ParameterServer
+from tests.gpu_cache.counted_device import CountedDevice
+from tests.gpu_cache.host_device import HostDevice
+from tests.twins.ssd_store import TwinDisk
+
+DIMS = {"ads": 4, "sites": 3, "users": 8}
+
+
+class QueuedChannel:
+    """A channel whose tensors are those of a stand-in device."""
+
+    is_queued = True
+
+    def __init__(self, channel: Any, device: CountedDevice) -> None:
+        self._channel = channel
+        self._stand_in = device
+
+    def exchange(
+        self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None
+    ) -> torch.Tensor:
+        """As Channel has it."""
+        HostDevice.work_off(self._stand_in, self._stand_in.num_queued)
+        with self._stand_in.inside():  # what carries it is none of the device's operators
+            received: torch.Tensor = self._channel.exchange(rows, counts, incoming)
+        return received
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+@contextmanager
+def device_server(
+    world: LocalWorld,
+    folder: Path,
+    where: str,
+    options: hps.ClusterConfig | None = None,
+    dims: Mapping[str, int] = DIMS,
+    num_bytes: int = 2**18,
+) -> Iterator[Any]:
+    """A rank's server over all ranks.
+
+    Args:
+        where: "host": no gpu_cache; "cpu": its host build; "queued": a stand-in device whose
+            tensors travel as they are; "staged": one whose tensors travel by way of the host.
+    """
+    tables = [
+        hps.TableConfig(name=name, dim=dim, optimizer=hps.Adagrad(lr=0.1), features=[name])
+        for name, dim in dims.items()
+    ]
+    gpu = None if where == "host" else hps.GpuCacheConfig(bytes=num_bytes, device="cpu")
+    config = hps.Config(
+        path=folder / f"{where}-{world.rank}-of-{world.size}",
+        tables=tables,
+        dram=hps.DramCacheConfig(bytes=2**20),
+        gpu=gpu,
+        threads=1,
+    )
+    device = CountedDevice()
+    tiers = Tiers(open_store=TwinDisk().open)
+    if where in ("queued", "staged"):
+        failures = Failures(device)
+
+        def caches(config: hps.Config) -> dict[str, AnyRowCache]:
+            return make_gpu_caches(
+                config, lambda options: cast("Any", ResidentCache(device, failures, options))
+            )
+
+        tiers = Tiers(open_store=TwinDisk().open, make_gpu_caches=caches)
+    world = cast("LocalWorld", _Ranks(world, device) if where == "queued" else world)
+    with (
+        ParameterServer(config, _tiers=tiers) as local,
+        hps.ClusterParameterServer.over(local, world, options) as server,
+    ):
+        yield DeviceRank(server, device, dims)
+
+
+class _Ranks:
+    """A world whose rows travel from device to device."""
+
+    def __init__(self, world: LocalWorld, device: CountedDevice) -> None:
+        self._world = world
+        self.rows = QueuedChannel(world.rows, device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+
+class BatchOf(NamedTuple):
+    """One table's part of a rank's batch."""
+
+    keys: Keys
+    pooling: BagPooling
+    grads: torch.Tensor  # float32 [F * B, D]
+
+
+class DeviceRank:
+    """A rank's server, and steps as a Pipeline has them done, one stage after the other."""
+
+    def __init__(self, server: Any, device: CountedDevice, dims: Mapping[str, int]) -> None:
+        self.server = server
+        self.device = device
+        self._dims = dims
+
+    def settle(self) -> None:
+        """Everything that was queued is done."""
+        HostDevice.work_off(self.device, self.device.num_queued)
+
+    def step(self, batch: Mapping[str, BatchOf]) -> dict[str, NDArray[np.float32]]:
+        """One step; what was pooled."""
+        server, counting = self.server, self.device.counting
+        keys = {name: torch.from_numpy(of.keys.view(np.int64)) for name, of in batch.items()}
+        held = {}
+        with counting("network"):
+            exchanged = server.ranks.exchange(server.ranks.divide(keys))
+        queued = server.queued
+        with counting("fetch"):
+            warm = server.warm if queued is None else queued.warming(exchanged)
+            waiting = [warm(name, of) for name, of in exchanged.items()]
+        with counting("copy"):
+            pin = server.pin if queued is None else queued.pinning(exchanged)
+            held = {name: pin(name, of) for name, of in exchanged.items()}
+            for pins in waiting:
+                pins.release()
+        outs = {name: torch.empty(_shape(of, self._dims[name])) for name, of in batch.items()}
+        reads = [
+            PooledRead(name, keys[name], of.pooling, outs[name], held[name])
+            for name, of in batch.items()
+        ]
+        updates = [
+            RowUpdate(name, keys[name], of.grads, held[name], of.pooling)
+            for name, of in batch.items()
+        ]
+        try:
+            with counting("training"):
+                server.pull_tables(reads)
+                server.apply(updates)
+        finally:
+            let_go = None if queued is None else queued.release
+            with counting("training"):
+                if let_go is not None:
+                    let_go(list(held.values()))
+                else:
+                    for rows in held.values():
+                        rows.release()
+        self.settle()
+        return {name: out.numpy().copy() for name, out in outs.items()}
+
+
+def _shape(of: BatchOf, dim: int) -> tuple[int, int]:
+    return len(of.pooling.bags.lengths) // 2, 2 * dim
+
+
+def random_batch(
+    generator: np.random.Generator,
+    num_keys: int,
+    longest: int,
+    num_bags: int = 12,
+    dims: Mapping[str, int] = DIMS,
+) -> dict[str, BatchOf]:
+    """Bags of two features, some of them empty; keys that come more often than 32 times."""
+    batch = {}
+    for number, (name, dim) in enumerate(dims.items()):
+        lengths = generator.integers(0, longest + 1, 2 * num_bags)
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
+        count = int(offsets[-1])
+        keys = (num_keys * generator.random(count) ** 3).astype(np.uint64)
+        keys *= np.uint64(0x9E3779B97F4A7C15)
+        weights = None
+        if number == 1:
+            weights = torch.from_numpy(generator.standard_normal(count).astype(np.float32))
+        pooling = BagPooling(make_bags(offsets, count, "bags"), weights, number == 2)
+        grads = generator.standard_normal((2 * num_bags, dim)).astype(np.float32)
+        batch[name] = BatchOf(keys, pooling, torch.from_numpy(grads))
+    return batch
+
