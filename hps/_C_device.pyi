@@ -158,6 +158,57 @@ class DeviceVerbs:
         self, plans: Sequence[DevicePlanState], rates: Sequence[float], failure: int, stream: int
     ) -> TableBlock: ...
 
+class RestSlots:
+    def __init__(self, keys: int, is_used: int, last: int, rows: int, num_slots: int) -> None: ...
+
+class SentTable:
+    def __init__(
+        self,
+        plan: DevicePlanState | None,
+        values: int,
+        ids: int,
+        dim: int,
+        kept: RestSlots | None = None,
+    ) -> None: ...
+
+class PeerVerbs:
+    def __init__(
+        self, launcher: Launcher, ring: BlockRing, num_ranks: int, num_virtual: int
+    ) -> None: ...
+    def divide(
+        self,
+        plans: Sequence[DevicePlanState],
+        scratch: Sequence[int],
+        ids: int,
+        told_keys: int,
+        told_starts: int,
+        stream: int,
+    ) -> TableBlock: ...
+    def judge(
+        self, tables: Sequence[SentTable], ordinary: int, limit: int, verdicts: int, stream: int
+    ) -> TableBlock: ...
+    def send(
+        self,
+        tables: Sequence[SentTable],
+        counts: npt.NDArray[np.int64],
+        wire: int,
+        message: int,
+        stream: int,
+    ) -> TableBlock: ...
+    def receive(
+        self,
+        rows: Sequence[int],
+        dims: Sequence[int],
+        counts: npt.NDArray[np.int64],
+        wire: int,
+        message: int,
+        stream: int,
+    ) -> TableBlock: ...
+    def pool(self, bags: DeviceBags, rows: Sequence[int], stream: int) -> TableBlock | None: ...
+    @staticmethod
+    def message_bytes(counts: npt.NDArray[np.int64], dims: Sequence[int], wire: int) -> int: ...
+
+def rows_args(dim: int) -> bytes: ...
 def gpu_kernel_source() -> str: ...
 def run_gpu_kernel(kernel: str, args: bytes, count: int) -> None: ...
 def idle_driver() -> tuple[int, int]: ...

@@ -94,8 +94,8 @@ template <class Group>
 HPS_HD void NameOwnerOne(Group, const DivideArgs& args, int64_t i) {
   uint64_t owner = args.num_ranks;
   if (i < args.batch.numbers->num_unique) {
-    owner = ShardOfKey(args.batch.unique_keys[i], args.num_virtual) * args.num_ranks /
-            args.num_virtual;
+    owner =
+        ShardOfKey(args.batch.unique_keys[i], args.num_virtual) * args.num_ranks / args.num_virtual;
   }
   args.owners[i] = args.first_owner + static_cast<uint32_t>(owner);
 }
@@ -193,9 +193,8 @@ HPS_HD void SendAs(Group group, const SendArgs& args, int64_t i, const float* ro
       store(d, is_float16 ? Widened(Half{bits}) : Widened(Bfloat16{bits}));
     });
   }
-  const uint32_t magnitude = ~group.smallest(static_cast<uint32_t>(dim), [=](uint32_t d) {
-    return ~MagnitudeBits(row[d]);
-  });
+  const uint32_t magnitude = ~group.smallest(static_cast<uint32_t>(dim),
+                                             [=](uint32_t d) { return ~MagnitudeBits(row[d]); });
   const float scale = FloatOf(magnitude) / kLargestCode;
   const bool is_finite = magnitude < kInfinityBits;
   // Scales lie at any address.
@@ -262,7 +261,8 @@ HPS_HD void ReceiveRowOne(Group group, const ReceiveArgs& args, int64_t i) {
     bits |= static_cast<uint32_t>(args.message[4 * i + byte]) << (8 * byte);
   }
   const float scale = FloatOf(bits);
-  const auto* const codes = reinterpret_cast<const int8_t*>(args.message + 4 * args.count + i * dim);
+  const auto* const codes =
+      reinterpret_cast<const int8_t*>(args.message + 4 * args.count + i * dim);
   group.for_each(dim, [=](int64_t d) { row[d] = static_cast<float>(codes[d]) * scale; });
 }
 

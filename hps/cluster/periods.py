@@ -131,7 +131,7 @@ class PeriodVerbs:
         """As `ClusterParameterServer.statistics`."""
         refuse_uncounted(self._exchanges.table(table), "statistics")
         array = on_host(as_keys(keys, self._local.device))
-        exchanged = self._exchanges.swap_keys({table: array})[table]
+        exchanged, own = self._exchanges.swap_on_host(table, array)
         found = self._together.agreed(
             f"statistics of table {table!r}",
             lambda: self._local.statistics(table, exchanged.received),
@@ -141,11 +141,10 @@ class PeriodVerbs:
         whole = np.zeros((len(exchanged.received), len(_NAMES)), np.int64)
         for place, column in enumerate(columns):
             whole[:, place] = column.view(np.int32) if column.itemsize == 4 else column
-        own = exchanged.own
         came = self._together.world.control.exchange(
             torch.from_numpy(whole), exchanged.counts, own.counts
         )
-        mine = came.numpy()[own.places("cpu").numpy()]
+        mine = came.numpy()[own.places()]
         told = {}
         for place, (name, column) in enumerate(zip(_NAMES, columns, strict=True)):
             part = np.ascontiguousarray(mine[:, place])

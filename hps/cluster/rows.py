@@ -14,7 +14,7 @@ from hps.cluster.exchange.gradient_exchange import OwnedUpdate
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.exchanges import Exchanges
 from hps.cluster.world.together import Together
-from hps.common.arrays import AnyArray, as_keys, as_labels, as_output, is_tensor
+from hps.common.arrays import AnyArray, as_keys, as_labels, as_output, is_tensor, to_host
 from hps.contracts.reads import PooledRead, in_order, in_words
 from hps.contracts.updates import RowUpdate
 from hps.errors import ConfigError
@@ -218,7 +218,9 @@ class RowVerbs:
                     self._check_together if self._exchanges.gradients.may_overflow else None,
                 )
                 if self._exchanges.hot is not None:
-                    self._exchanges.hot.step_done({of.share.table: of.keys for of in owned})
+                    self._exchanges.hot.step_done(
+                        {of.share.table: to_host(of.keys) for of in owned}
+                    )
             self.num_steps += 1
         finally:
             for rows in held:

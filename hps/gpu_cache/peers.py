@@ -1,4 +1,4 @@
-"""Peers: keys, rows and gradients of a device's tables on their way between the ranks of a training.
+"""Peers: keys, rows and gradients of a device on their way between the ranks of a training.
 
 Above it: cluster/exchange, which says what travels when; device_batch.py, which makes this. Below
 it: hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h; peer_keys.py. What travels is
@@ -62,7 +62,8 @@ class RestMemory(_C.RestSlots):
         }
         self._device, self._order = device, order
         self.arena = Arena(device, arrays)
-        super().__init__(*[self.arena.address(name) for name in arrays], num_slots)
+        keys, is_used, last, rows = (self.arena.address(name) for name in arrays)
+        super().__init__(keys, is_used, last, rows, num_slots)
         with order.verb(self.arena.piece):
             device.fill(self.arena.tensor("last"), 0)
         self.clear()
@@ -121,7 +122,8 @@ class Peers:
         if not keys:
             return {}
         device, num_ranks = self._device, self._num_ranks
-        names, arrays = list(keys), [as_keys(one, where) for one in keys.values()]
+        names = list(keys)
+        arrays: list[AnyArray] = [as_keys(one, where) for one in keys.values()]
         plans = [self._plans.take(dims[name]) for name in names]
         lengths = [len(array) for array in arrays]
         total = sum(lengths)
@@ -327,7 +329,8 @@ class Peers:
             self._device.fill(verdicts, 0)
             block = self._native.judge(
                 [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
-                *np.array([ordinary, limit], np.float32).view(np.uint32).tolist(),
+                int(np.float32(ordinary).view(np.uint32)),
+                int(np.float32(limit).view(np.uint32)),
                 verdicts.data_ptr(),
                 self._device.stream(),
             )

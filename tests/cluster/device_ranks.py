@@ -1,13 +1,13 @@
 """Ranks that are threads, each with its rows on a device that stands in for a GPU.
 
 Above it: tests/cluster/exchange/test_device_ranks.py, rank_counts.py. Below it: ranks.py,
-tests/gpu_cache/counted_device.py. QueuedChannel takes tensors of such a device as NCCL takes those
-of a GPU: in the order of the work on them. What is queued before it is done then, which on a GPU
-goes on by itself; that is no wait of the host.
+tests/gpu_cache/counted_device.py. A queued channel takes tensors of such a device as NCCL takes
+those of a GPU: in the order of the work on them. What is queued before it is done then, which on a
+GPU goes on by itself; that is no wait of the host.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -34,21 +34,29 @@ from tests.twins.ssd_store import TwinDisk
 DIMS = {"ads": 4, "sites": 3, "users": 8}
 
 
-class QueuedChannel:
-    """A channel whose tensors are those of a stand-in device."""
+def _of(device: HostDevice, name: str, *given: str) -> AbstractContextManager[object]:
+    """What a device that counts has under that name; nothing of others."""
+    context: AbstractContextManager[object] = getattr(device, name, lambda *_: nullcontext())(
+        *given
+    )
+    return context
 
-    is_queued = True
 
-    def __init__(self, channel: Any, device: CountedDevice) -> None:
+class _Carrying:
+    """A channel of which what carries it is no work of the device's."""
+
+    def __init__(self, channel: Any, device: HostDevice, is_queued: bool = False) -> None:
         self._channel = channel
         self._stand_in = device
+        self.is_queued = is_queued  # its tensors are those of the device
 
     def exchange(
         self, rows: torch.Tensor, counts: list[int], incoming: list[int] | None = None
     ) -> torch.Tensor:
         """As Channel has it."""
-        HostDevice.work_off(self._stand_in, self._stand_in.num_queued)
-        with self._stand_in.inside():  # what carries it is none of the device's operators
+        if self.is_queued:
+            HostDevice.work_off(self._stand_in, self._stand_in.num_queued)
+        with _of(self._stand_in, "inside"):
             received: torch.Tensor = self._channel.exchange(rows, counts, incoming)
         return received
 
@@ -64,12 +72,14 @@ def device_server(
     options: hps.ClusterConfig | None = None,
     dims: Mapping[str, int] = DIMS,
     num_bytes: int = 2**18,
+    device: HostDevice | None = None,
 ) -> Iterator[Any]:
     """A rank's server over all ranks.
 
     Args:
         where: "host": no gpu_cache; "cpu": its host build; "queued": a stand-in device whose
             tensors travel as they are; "staged": one whose tensors travel by way of the host.
+        device: that one; None makes a CountedDevice.
     """
     tables = [
         hps.TableConfig(name=name, dim=dim, optimizer=hps.Adagrad(lr=0.1), features=[name])
@@ -83,7 +93,7 @@ def device_server(
         gpu=gpu,
         threads=1,
     )
-    device = CountedDevice()
+    device = device or CountedDevice()
     tiers = Tiers(open_store=TwinDisk().open)
     if where in ("queued", "staged"):
         failures = Failures(device)
@@ -94,7 +104,7 @@ def device_server(
             )
 
         tiers = Tiers(open_store=TwinDisk().open, make_gpu_caches=caches)
-    world = cast("LocalWorld", _Ranks(world, device) if where == "queued" else world)
+        world = cast("LocalWorld", _Ranks(world, device, where == "queued"))
     with (
         ParameterServer(config, _tiers=tiers) as local,
         hps.ClusterParameterServer.over(local, world, options) as server,
@@ -103,11 +113,13 @@ def device_server(
 
 
 class _Ranks:
-    """A world whose rows travel from device to device."""
+    """A world whose rows travel from device to device, or by way of the host."""
 
-    def __init__(self, world: LocalWorld, device: CountedDevice) -> None:
+    def __init__(self, world: LocalWorld, device: HostDevice, is_queued: bool) -> None:
         self._world = world
-        self.rows = QueuedChannel(world.rows, device)
+        self.rows = _Carrying(world.rows, device, is_queued)
+        self.keys = _Carrying(world.keys, device)
+        self.control = _Carrying(world.control, device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
@@ -124,7 +136,7 @@ class BatchOf(NamedTuple):
 class DeviceRank:
     """A rank's server, and steps as a Pipeline has them done, one stage after the other."""
 
-    def __init__(self, server: Any, device: CountedDevice, dims: Mapping[str, int]) -> None:
+    def __init__(self, server: Any, device: HostDevice, dims: Mapping[str, int]) -> None:
         self.server = server
         self.device = device
         self._dims = dims
@@ -135,7 +147,11 @@ class DeviceRank:
 
     def step(self, batch: Mapping[str, BatchOf]) -> dict[str, NDArray[np.float32]]:
         """One step; what was pooled."""
-        server, counting = self.server, self.device.counting
+        server = self.server
+
+        def counting(stage: str) -> AbstractContextManager[object]:
+            return _of(self.device, "counting", stage)
+
         keys = {name: torch.from_numpy(of.keys.view(np.int64)) for name, of in batch.items()}
         held = {}
         with counting("network"):
@@ -200,4 +216,3 @@ def random_batch(
         grads = generator.standard_normal((2 * num_bags, dim)).astype(np.float32)
         batch[name] = BatchOf(keys, pooling, torch.from_numpy(grads))
     return batch
-

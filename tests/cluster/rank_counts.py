@@ -103,17 +103,13 @@ def read_record() -> dict[str, dict[str, Counts]]:
 
 def main() -> None:
     """Writes the record and prints the table of the page."""
-    record = {
-        str(tables): {case: count_step(tables, case) for case in CASES} for tables in TABLES
-    }
+    record = {str(tables): {case: count_step(tables, case) for case in CASES} for tables in TABLES}
     RECORD.write_text(as_text(record))
     print(f"| tables, case | {' | '.join(STAGES)} |\n| --- |{' --- |' * len(STAGES)}")
     for tables, cases in record.items():
         for case, counts in cases.items():
             waits, queued = waits_by_stage(counts), launches_by_stage(counts)
-            cells = [
-                f"{queued[stage][0]} {queued[stage][1]}+ {waits[stage]}w" for stage in STAGES
-            ]
+            cells = [f"{queued[stage][0]} {queued[stage][1]}+ {waits[stage]}w" for stage in STAGES]
             print(f"| {tables}, {case} | {' | '.join(cells)} |")
     print(json.dumps({case: of["waits"] for case, of in record["3"].items()}, indent=1))
 

@@ -147,7 +147,8 @@ class Model:
         self._size = size
         self._embeddings = [hps.SparseEmbedding(server, name) for name in TABLES]
         generator = torch.Generator().manual_seed(5)
-        self._weights = torch.randn(4 * len(TABLES), generator=generator)
+        weights = torch.randn(4 * len(TABLES), generator=generator)
+        self._weights = weights.to(server.device)
 
     def loss(self, batch: hps.Batch) -> torch.Tensor:
         """The rank's part of the global batch's mean loss, times the ranks."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hps
-from hps.cluster.exchange.gradient_exchange import LARGEST_SUM
+from hps.cluster.exchange.sums import LARGEST_SUM
 from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.ranks import Model, Task, cluster_server, rows_of, run_ranks, successes
 from tests.front import one_feature, one_feature_batch

@@ -6,6 +6,7 @@ lie on the host, or device_fetcher.py.
 """
 
 from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray

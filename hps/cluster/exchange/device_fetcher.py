@@ -74,7 +74,7 @@ class DeviceFetcher:
         self._peers.pool([_keys_of(one) for one in owned], received, poolings, outs)
 
     def _received(self, owned: Sequence[OwnedRows]) -> list[torch.Tensor]:
-        """Sends rows; of each table those of this rank's distinct keys [N, D], owner after owner."""
+        """Sends rows; of each table those of this rank's distinct keys, owner after owner."""
         dims = [one.dim for one in owned]
         outgoing = counts_by_rank([one.keys.counts for one in owned])
         incoming = counts_by_rank([one.keys.own.counts for one in owned])
@@ -88,9 +88,7 @@ class DeviceFetcher:
                     plans.append(plan)
                     tables.append(_C.SentTable(plan, 0, 0, one.dim))
                 else:
-                    values.append(
-                        on_device(cast("AnyArray", one.rows), self._peers.torch_device)
-                    )
+                    values.append(on_device(cast("AnyArray", one.rows), self._peers.torch_device))
                     tables.append(_C.SentTable(None, values[-1].data_ptr(), 0, one.dim))
             message = self._peers.send(tables, dims, outgoing, self._wire, plans, *values)
         came = self._peers.exchange(self._channel, message, dims, outgoing, incoming, self._wire)

@@ -3,8 +3,9 @@ which of its keys the batch uses.
 
 Above it: cluster/exchanges.py, rounds.py; the pipeline's network stage, which asks for a round a
 batch. Below it: the world's keys channel; common/sharding.py (the rule: which key is whose), which
-`hps._C.ShardPlan` applies on the host, gpu_cache/peers.py where rows lie on a device. docs/cluster_protocol.md says what a round carries and how all ranks
-leave a pipeline after the same batch.
+`hps._C.ShardPlan` applies on the host, and gpu_cache/peers.py where rows lie on a device.
+docs/cluster_protocol.md says what a round carries and how all ranks leave a pipeline after the same
+batch.
 """
 
 from collections.abc import Mapping

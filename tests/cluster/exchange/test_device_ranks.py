@@ -15,17 +15,31 @@ from hps.cluster.world.local_world import LocalWorld
 from hps.contracts.updates import RowUpdate
 from tests.cluster.device_ranks import DIMS, BatchOf, device_server, random_batch
 from tests.cluster.ranks import run_ranks, successes
+from tests.gpu_cache.simt_grid import (
+    SEEDED,
+    STARVING,
+    WARP_BY_WARP,
+    Grid,
+    GridDevice,
+    find_compiler,
+)
 
 WIRES = ["float32", "float16", "bfloat16", "int8"]
 
 
 def outcome(
-    folder: Path, where: str, size: int, options: hps.ClusterConfig, batches: Any
+    folder: Path,
+    where: str,
+    size: int,
+    options: hps.ClusterConfig,
+    batches: Any,
+    make_device: Any = lambda rank: None,
 ) -> Any:
     """What was pooled in each step on each rank, and the tables' digests."""
 
     def body(world: LocalWorld) -> Any:
-        with device_server(world, folder, where, options) as rank:
+        device = make_device(world.rank)
+        with device_server(world, folder, where, options, device=device) as rank:
             rank.server.ranks.pipeline_opened(rank)
             pooled = [rank.step(batch) for batch in batches(world.rank)]
             rank.server.ranks.pipeline_closed(rank)
@@ -52,6 +66,24 @@ def test_ranks_over_a_device_have_the_bits_of_ranks_over_the_host(
     assert outcome(tmp_path, where, size, options, batches) == on_host
     if wire == "float32":
         assert outcome(tmp_path, "cpu", size, options, batches) == on_host
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no g++ here")
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+@pytest.mark.parametrize("order", [WARP_BY_WARP, SEEDED, STARVING])
+def test_no_order_of_lanes_and_warps_changes_a_bit(tmp_path: Path, order: int, wire: str) -> None:
+    options = hps.ClusterConfig(row_wire=wire, gradient_wire=wire)
+    grid = Grid()
+
+    def batches(rank: int) -> Any:
+        generator = np.random.default_rng([9, rank])
+        return [random_batch(generator, 25, 6, num_bags=3) for _ in range(2)]
+
+    def device(rank: int) -> GridDevice:
+        return GridDevice(grid, order, seed=rank)
+
+    on_host = outcome(tmp_path, "host", 2, options, batches)
+    assert outcome(tmp_path, "queued", 2, options, batches, device) == on_host
 
 
 def test_a_rank_alone_with_its_keys_has_the_bits_of_one_process(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_a_format_rounds_away_comes_with_the_next_gradient(tmp_path: Path) 
         def body(world: LocalWorld) -> Any:
             with cluster_server(task, world, folder) as server:
                 if not num_slots:
-                    server._exchanges.gradients.sums.residuals.clear()  # as a format without feedback
+                    server._exchanges.gradients.sums.residuals.clear()  # no feedback
                 before = server.pull("ads", keys).copy()
                 for _ in range(200):
                     server.push("ads", keys, grads)
