@@ -56,7 +56,7 @@ class RowVerbs:
             self._exchanges.rows_change()
         found = self._together.agreed(
             f"pull of table {table!r}",
-            lambda: self._local.pull(table, exchanged.received, create=create),
+            lambda: self._local.pull(table, exchanged.at_rows, create=create),
         )
         with self._together.block("pull"):
             self._exchanges.fetcher.fetch(OwnedRows(exchanged, found, dim), rows)
@@ -86,7 +86,7 @@ class RowVerbs:
             found = self._together.agreed(
                 f"pull of {in_words(list(bare))}",
                 lambda: {
-                    table: self._local.pull(table, keys.received)
+                    table: self._local.pull(table, keys.at_rows)
                     for table, keys in exchanged.items()
                 },
             )

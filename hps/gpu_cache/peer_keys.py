@@ -17,7 +17,7 @@ from hps.common.row_layout import Keys
 from hps.gpu_cache.device import Device, DeviceEvent, Memory, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan
 
-_MAX_IDLE_PLANS = 64  # of each dim
+_MAX_IDLE_PLANS = 16  # of each table
 
 
 class _Rows(_C.DeviceTable):
@@ -41,21 +41,21 @@ class RowPlans:
     def __init__(self, device: Device, order: VerbOrder) -> None:
         self._device = device
         self._order = order
-        self._idle: dict[int, deque[DevicePlan]] = {}
+        self._idle: dict[str, deque[DevicePlan]] = {}  # by table, whose batches are of a size
         self._rows: dict[int, _Rows] = {}
 
-    def take(self, dim: int) -> DevicePlan:
-        """A plan for rows of a dim."""
-        idle = self._idle.setdefault(dim, deque(maxlen=_MAX_IDLE_PLANS))
+    def take(self, table: str, dim: int) -> DevicePlan:
+        """A plan for rows of a table, of that dim."""
+        idle = self._idle.setdefault(table, deque(maxlen=_MAX_IDLE_PLANS))
         try:
             return idle.pop()
         except IndexError:
             rows = self._rows.setdefault(dim, _Rows(self._device, dim))
             return DevicePlan(self._device, self._order, rows, rows.args)
 
-    def give(self, dim: int, plan: DevicePlan) -> None:
+    def give(self, table: str, plan: DevicePlan) -> None:
         """Nobody uses it any more; work on it may be queued."""
-        self._idle[dim].append(plan)
+        self._idle[table].append(plan)
 
 
 class Told:
@@ -109,9 +109,9 @@ class PeerKeys:
 
     Args:
         plans: where the plan comes from, and goes with this object.
+        table: its name.
         plan: numbered; its slots are places.
-        told: of all tables of the batch.
-        table: the number of this one.
+        told: of all tables of the batch, and the number of this one.
         ids: memory of the ids of places, and where this table's begin.
         keys: [L], as they came.
     """
@@ -119,20 +119,20 @@ class PeerKeys:
     def __init__(
         self,
         plans: RowPlans,
+        table: str,
         plan: DevicePlan,
-        told: Told,
-        table: int,
+        told: tuple[Told, int],
         ids: tuple[Memory, int],
         keys: AnyArray,
     ) -> None:
-        self._plans = plans
+        self._plans, self._table = plans, table
         self.plan = plan
-        self._told = told  # whose memory the keys are views of
-        self._starts = told.starts(table)
+        self._told, number = told  # whose memory the keys are views of
+        self._starts = self._told.starts(number)
         self.ids, self._ids_address = ids
         self.num_occurrences = len(keys)
         self.num_unique = self._starts[-1]
-        self.unique_keys = told.keys(table, self.num_unique)
+        self.unique_keys = self._told.keys(number, self.num_unique)
         self.dim = int(plan.table.dim)  # type: ignore[attr-defined]
         self._known: list[tuple[object, int | None]] = [(keys, _version_of(keys))]
         numbers = np.zeros(1, plan._device.args.dtype("BatchNumbers"))
@@ -171,7 +171,7 @@ class PeerKeys:
 
     def __del__(self) -> None:
         if hasattr(self, "plan"):
-            self._plans.give(self.dim, self.plan)
+            self._plans.give(self._table, self.plan)
 
 
 def _version_of(keys: object) -> int | None:

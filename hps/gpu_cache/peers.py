@@ -124,7 +124,7 @@ class Peers:
         device, num_ranks = self._device, self._num_ranks
         names = list(keys)
         arrays: list[AnyArray] = [as_keys(one, where) for one in keys.values()]
-        plans = [self._plans.take(dims[name]) for name in names]
+        plans = [self._plans.take(name, dims[name]) for name in names]
         lengths = [len(array) for array in arrays]
         total = sum(lengths)
         told = Told(device, lengths, num_ranks)
@@ -157,7 +157,7 @@ class Peers:
         found, first = {}, 0
         for at, (name, plan) in enumerate(zip(names, plans, strict=True)):
             place = base + 4 * first
-            found[name] = PeerKeys(self._plans, plan, told, at, (ids, place), keys[name])
+            found[name] = PeerKeys(self._plans, name, plan, (told, at), (ids, place), keys[name])
             first += lengths[at]
         return found
 

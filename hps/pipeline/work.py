@@ -84,14 +84,15 @@ class StageWork:
 
     def _exchange(self, item: Prepared | Ended, ranks: "Ranks") -> Prepared | Ended:
         """Tells the other ranks; the end, if one of them has no further batch."""
+        if self._beside is None:
+            self._beside = self.queueing()
         divided = None
-        if isinstance(item, Prepared):
-            if self._beside is None:
-                self._beside = self.queueing()
-            with self.clock.busy("network", item.number), self._beside:
-                divided = ranks.divide(item.keys)
-        with self.clock.waiting("network", INPUT):
-            exchanged = ranks.exchange(divided)
+        with self._beside:
+            if isinstance(item, Prepared):
+                with self.clock.busy("network", item.number):
+                    divided = ranks.divide(item.keys)
+            with self.clock.waiting("network", INPUT):
+                exchanged = ranks.exchange(divided)
         if exchanged is None and isinstance(item, Prepared):
             return Ended(item.number, is_exhausted=False)
         if isinstance(item, Prepared):

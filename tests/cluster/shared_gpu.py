@@ -1,4 +1,4 @@
-"""One of two ranks that share a device; rows travel by way of the host, for NCCL wants a GPU a rank.
+"""One of two ranks that share a device; rows travel by way of the host, as NCCL wants one a rank.
 
 Above it: test_shared_gpu.py, which has torchrun start it. Below it: ranks.py, gloo. Writes the
 digests of the tables to a file of its rank.

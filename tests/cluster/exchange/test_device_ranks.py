@@ -142,6 +142,28 @@ def test_a_gradient_that_must_not_travel_is_refused_on_all_ranks(
     assert successes(run_ranks(2, body)) == [0, 0]
 
 
+def test_a_step_that_overflows_at_one_owner_changes_no_rank(tmp_path: Path) -> None:
+    """Each rank's sum may travel; their sum at the owner is not finite where it is squared."""
+
+    def body(world: LocalWorld) -> Any:
+        with device_server(world, tmp_path, "queued") as rank:
+            rank.server.ranks.pipeline_opened(rank)
+            batch = random_batch(np.random.default_rng(4), 50, 5)  # the same on both ranks
+            rank.step(batch)
+            before = {name: rank.server.digest(name) for name in DIMS}
+            of = batch["ads"]
+            grads = torch.zeros_like(of.grads)
+            grads[int(of.pooling.bags.lengths.argmax()), 2] = 1.95e19
+            with pytest.raises(hps.NonFiniteError, match="table 'ads', key"):
+                rank.step({**batch, "ads": BatchOf(of.keys, of.pooling, grads)})
+            assert {name: rank.server.digest(name) for name in DIMS} == before
+            rank.step(batch)
+            rank.server.ranks.pipeline_closed(rank)
+            return rank.server.digest("ads") != before["ads"]
+
+    assert successes(run_ranks(2, body)) == [True, True]
+
+
 def test_pulls_and_pushes_of_bare_keys_are_those_of_the_host(tmp_path: Path) -> None:
     def body(world: LocalWorld, where: str) -> Any:
         with device_server(world, tmp_path, where) as rank:
