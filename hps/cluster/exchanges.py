@@ -43,6 +43,7 @@ from hps.common.wire import Wire
 from hps.config import TableConfig
 from hps.contracts.reads import in_words
 from hps.errors import ConfigError, no_such_table
+from hps.gpu_cache.peers import Peers
 from hps.parameter_server.server import ParameterServer
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Exchanges:
                     f"ClusterConfig.hot_rows (--hot-rows) is {options.hot_rows}, and the rows lie "
                     "on a device, of which no rank keeps copies; give 0"
                 )
-            peers = cast("DeviceBatch", caches.verbs).peers(world.size)
+            peers = Peers(cast("DeviceBatch", caches.verbs), world.size)
             lock = local.parts.tables.lock
             dims = {name: table.dim for name, table in tables.items()}
             self.fetcher = DeviceFetcher(peers, world.rows, row_wire, lock, local.device)

@@ -25,7 +25,6 @@ from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_reserve import Reserves
 from hps.gpu_cache.device_sums import SumsArena
 from hps.gpu_cache.failures import Failures
-from hps.gpu_cache.peers import Peers
 from hps.gpu_cache.ring import Chunks, Scratch
 
 _MOVED = "rows that may have moved"
@@ -41,9 +40,9 @@ class DeviceBatch:
     """
 
     def __init__(self, device: Device, failures: Failures) -> None:
-        self._device = device
+        self.device = self._device = device
         self._failures = failures
-        self._order = failures.order
+        self.order = self._order = failures.order
         place = device.torch_device
         self._place = (_DLPACK_KINDS[place.type], place.index or 0)
         self._scratch = Scratch(device)
@@ -99,10 +98,6 @@ class DeviceBatch:
         """The keys become each plan's, and are numbered."""
         with self._making(plans, keys):
             self._make_plans(plans, keys, [None] * len(plans))
-
-    def peers(self, num_ranks: int) -> Peers:
-        """What passes between as many ranks from caches of this device."""
-        return Peers(self._device, self._order, self, num_ranks)
 
     def _making(
         self, plans: list[DevicePlan], keys: list[AnyArray]

@@ -1,14 +1,14 @@
 """Peers: keys, rows and gradients of a device on their way between the ranks of a training.
 
-Above it: cluster/exchange, which says what travels when; device_batch.py, which makes this. Below
-it: hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h; peer_keys.py. What travels is
-deduplicated once, by the rank that asks, and in a message of all tables a rank; the formats are
-those of hps/common/wire.py, made and read by kernels.
+Above it: cluster/exchange, which says what travels when. Below it: device_batch.py, peer_keys.py;
+hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h. What travels is deduplicated once, by
+the rank that asks, and in a message of all tables a rank; the formats are those of
+hps/common/wire.py, made and read by kernels.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from hps.common.bags import BagPooling
 from hps.common.sharding import NUM_VIRTUAL
 from hps.common.wire_format import Wire
 from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder, to_device
+from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.peer_keys import PeerKeys, RowPlans, Told
 from hps.gpu_cache.ring import Chunks
-
-if TYPE_CHECKING:
-    from hps.gpu_cache.device_batch import DeviceBatch
 
 Counts = NDArray[np.int64]  # of rows: of ranks by table
 
@@ -78,15 +76,13 @@ class Peers:
     """Verbs over the tables of a batch, or of a step, no table twice in a call.
 
     Args:
-        device: of the caches.
-        order: of their verbs.
-        batch: those over several tables, by which keys are numbered and gradients summed.
+        batch: verbs over several tables of the device, by which keys are numbered and gradients
+            summed.
         num_ranks: of the training.
     """
 
-    def __init__(
-        self, device: Device, order: VerbOrder, batch: "DeviceBatch", num_ranks: int
-    ) -> None:
+    def __init__(self, batch: DeviceBatch, num_ranks: int) -> None:
+        device, order = batch.device, batch.order
         self._device = device
         self._order = order
         self._batch = batch
