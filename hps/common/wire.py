@@ -105,7 +105,8 @@ def check_range(grads: Floats, wire: Wire) -> int:
 
 def _encode_int8(part: Floats, first: int, num_rows: int, out: Bytes) -> None:
     dim = part.shape[1]
-    scales = np.maximum(part.max(axis=1), -part.min(axis=1)) / np.float32(_LARGEST_CODE)
+    # Of two zeros either may be the larger one: the scale of a row of zeros has no sign.
+    scales = np.abs(np.maximum(part.max(axis=1), -part.min(axis=1))) / np.float32(_LARGEST_CODE)
     if not np.isfinite(scales).all():
         bad = first + int(np.flatnonzero(~np.isfinite(scales))[0])
         raise NonFiniteError(f"row {bad} is not finite, which int8 cannot carry; use bfloat16")
