@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         evaluate_remote,
         evaluate_store,
     )
+    from hps.train.absent_keys import format_absent
     from hps.train.report import format_table
 
     if remote is not None:
@@ -114,5 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     which = which if arguments.model is None else f"version {name} of {arguments.model}"
     print(f"{figures['model']} of {which}", file=out)
     print(format_table(figures), file=out)
+    absent = format_absent(figures)
+    if absent is not None:
+        print(absent, file=out)
     write_json(arguments.json, figures)
     return 0
