@@ -117,7 +117,7 @@ class AbsentKeys:
     def see(self, batch: Batch) -> bool:
         """Looks at a batch that is scored, if it is due; True if it was."""
         server, rows = self.loaded.server, self.loaded.rows
-        if not isinstance(server, ParameterServer):
+        if not isinstance(server, ParameterServer) or not len(batch):
             return False
         if isinstance(rows, OverlaidRows) and rows.overlays:
             return False
@@ -132,7 +132,7 @@ class AbsentKeys:
                 if ids is None or not names:
                     continue
                 keys = on_host(ids.keys_L).view(np.uint64)
-                bounds = on_host(ids.offsets)[:: max(len(batch), 1)]
+                bounds = on_host(ids.offsets)[:: len(batch)]
                 are_absent = ~np.asarray(server.contains(self._tables[table], keys), np.bool_)
                 for name, first, last in zip(names, bounds[:-1], bounds[1:], strict=True):
                     if last > first:

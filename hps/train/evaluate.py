@@ -153,7 +153,7 @@ def evaluate_store(
             of `ModelRecipe.batch_to_measure` if it is not given.
 
     Returns:
-        The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes,
+        The metrics, weight (the training's column, which is not looked at here), and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes,
         absent_keys as `AbsentKeys.figures` has it.
 
     Raises:
@@ -247,6 +247,7 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
     return {
         "model": model.recipe.kind,
         "checkpoint": model.checkpoint,
+        "weight": model.recipe.reader.get("weight"),
         **metrics,
         "seconds": seconds,
         "examples_per_second": metrics["examples"] / seconds,
