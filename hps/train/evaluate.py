@@ -153,8 +153,9 @@ def evaluate_store(
             of `ModelRecipe.batch_to_measure` if it is not given.
 
     Returns:
-        The metrics, weight (the training's column, which is not looked at here), and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes,
-        absent_keys as `AbsentKeys.figures` has it.
+        The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes;
+        weight, the training's column, which is not looked at here; absent_keys as
+        `AbsentKeys.figures` has it.
 
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
