@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from hps.reader.reader import Reader
     from hps.train.loaded import Loaded
 
-# So many examples are looked at, and then of each so many one: a look costs about a fifth of a
+# So many examples are looked at, and then of each so many one: a look costs about a tenth of a
 # score.
-_FIRST_EXAMPLES = 16_384
+_FIRST_EXAMPLES = 8192
 _ONE_IN = 32
 _MOST_KEPT = 4096  # keys of a feature by which the share of distinct ones is told
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd: a key's product is no other key's
+_ABSENT = np.uint64(1)
+_HIGH_BITS = ~_ABSENT
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd: a product has all of a key
 # Of occurrences. Where a table admits keys by a rule, rare ones have no row by that rule.
 _MOST_ABSENT = 0.5
 _MOST_NOT_ADMITTED = 0.95
@@ -47,13 +49,14 @@ Flags = NDArray[np.bool_]
 
 class _OfFeature:
     """What was seen of one feature's keys: all occurrences, and of the distinct keys those with
-    the smallest products, which are drawn evenly from them."""
+    the smallest products, which are drawn evenly from them. The lowest bit of a product says
+    whether its key has no row: numbers by themselves are sorted several times as fast as with
+    their places."""
 
     def __init__(self) -> None:
         self.occurrences = 0
         self.absent = 0
         self._products: Keys = np.empty(0, np.uint64)  # sorted
-        self._are_absent: Flags = np.empty(0, np.bool_)
         self._limit: int | None = None  # products from it on are not kept
         self.examples: list[int] = []  # keys without a row
 
@@ -63,17 +66,17 @@ class _OfFeature:
         if len(self.examples) < _MOST_EXAMPLES:
             new = dict.fromkeys([*self.examples, *(int(key) for key in keys[are_absent][:64])])
             self.examples = list(new)[:_MOST_EXAMPLES]
-        products = keys * _SPREAD
+        products = (keys * _SPREAD) & _HIGH_BITS | are_absent
         if self._limit is not None:
-            is_kept = products < np.uint64(self._limit)
-            products, are_absent = products[is_kept], are_absent[is_kept]
-        joined = np.concatenate([self._products, products])
-        flags = np.concatenate([self._are_absent, are_absent])
-        found, first = np.unique(joined, return_index=True)
+            products = products[products < np.uint64(self._limit)]
+        found = np.sort(np.concatenate([self._products, products]))
+        is_first = np.ones(len(found), np.bool_)
+        np.not_equal(found[1:], found[:-1], out=is_first[1:])
+        found = found[is_first]
         if len(found) > _MOST_KEPT:
             self._limit = int(found[_MOST_KEPT])
-            found, first = found[:_MOST_KEPT], first[:_MOST_KEPT]
-        self._products, self._are_absent = found, flags[first]
+            found = found[:_MOST_KEPT].copy()
+        self._products = found
 
     def figures(self) -> Json:
         kept = len(self._products)
@@ -82,7 +85,7 @@ class _OfFeature:
             "occurrences": self.occurrences,
             "absent_share": self.absent / self.occurrences,
             "distinct": distinct,
-            "distinct_absent_share": float(self._are_absent.mean()),
+            "distinct_absent_share": float((self._products & _ABSENT).mean()),
         }
 
 
