@@ -117,15 +117,21 @@ class AbsentKeys:
             self.see(batch)
             yield batch
 
-    def see(self, batch: Batch) -> bool:
-        """Looks at a batch that is scored, if it is due; True if it was."""
+    def see(self, batch: Batch, is_hasty: bool = False) -> bool:
+        """Looks at a batch that is scored, if it is due; True if it was.
+
+        Args:
+            is_hasty: of the first examples, too, one in so many is looked at: a look at few of
+                them takes as long as their scores.
+        """
         server, rows = self.loaded.server, self.loaded.rows
         if not isinstance(server, ParameterServer) or not len(batch):
             return False
         if isinstance(rows, OverlaidRows) and rows.overlays:
             return False
         with self._lock:
-            is_due = self._looked_at < max(_FIRST_EXAMPLES, self._scored // _ONE_IN)
+            first = 1 if is_hasty else _FIRST_EXAMPLES
+            is_due = self._looked_at < max(first, self._scored // _ONE_IN)
             self._scored += len(batch)
             if not is_due:
                 return False

@@ -354,7 +354,7 @@ class Model:
         absent = self._absent
         if absent is None or absent.loaded is not loaded:
             self._absent = absent = AbsentKeys(loaded)
-        if absent.see(batch):
+        if absent.see(batch, is_hasty=len(batch) <= _FEW_ROWS):
             absent.warn(least=_LEAST_WATCHED)
 
     def _predict(

@@ -121,6 +121,23 @@ def test_predict_warns_once_of_raw_columns(store: Path, caplog: pytest.LogCaptur
     assert f"user (50.0 %, as key {key})" in warning
 
 
+def test_predict_looks_at_few_of_many_small_batches(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    contains = hps.ParameterServer.contains
+
+    def counted(self: hps.ParameterServer, table: str, keys: Any) -> Any:
+        looks.append(len(keys))
+        return contains(self, table, keys)
+
+    monkeypatch.setattr(hps.ParameterServer, "contains", counted)
+    with hps.Model.load(store, dram="8MiB") as model:
+        for _ in range(320):
+            model.predict({"user": ["7"], "item": ["item-3"], "visit": ["v1"]})
+    assert looks == [3] * 10
+
+
 def test_versions_are_counted_like_stores(store: Path, tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", prefixed)
     assert main(["publish", str(store), str(tmp_path / "versions")]) == 0
