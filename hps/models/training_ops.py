@@ -29,7 +29,9 @@ class Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """[B, width] to [B, outputs]."""
         if self.training and _is_plain_training(input) and _is_for_onednn(input, self.weight):
-            product: torch.Tensor = _Product.apply(input, self.weight, self.bias)
+            product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+                input, self.weight, self.bias
+            )
             return product
         return super().forward(input)
 
@@ -50,7 +52,9 @@ def pair_dots(vectors: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor) 
     tensor([[2., 6.]])
     """
     if vectors.requires_grad and _is_plain_training(vectors):
-        dots: torch.Tensor = _PairDots.apply(vectors, pairs, places)
+        dots: torch.Tensor = _PairDots.apply(  # type: ignore[no-untyped-call]
+            vectors, pairs, places
+        )
         return dots
     return _pair_dots(vectors, pairs)
 
@@ -90,9 +94,9 @@ def _is_for_onednn(values: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def has_onednn() -> bool:
     """True where oneDNN is part of torch and has more of the processor than MKL may have."""
+    onednn: Any = torch.backends.mkldnn
     return (
-        torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        bool(onednn.is_available() and onednn.enabled)
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
