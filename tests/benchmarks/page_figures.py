@@ -89,7 +89,14 @@ def publishing(what: str, *fields: str) -> list[float]:
 
 
 def step(rows: int, optimizer: dict[str, str], baseline: str, field: str) -> list[float]:
-    return both("sparse_step", field, baseline, rows=rows, **optimizer)
+    return both("sparse_step", field, baseline, rows=rows, output=None, row_dtype=None, **optimizer)
+
+
+def narrow(field: str, baseline: str, optimizer: dict[str, str]) -> list[float]:
+    """Of 1 M float32 rows whose outputs and gradients are in bfloat16."""
+    return both(
+        "sparse_step", field, baseline, rows=M, output="bfloat16", row_dtype=None, **optimizer
+    )
 
 
 def fewer(setting: str) -> list[float]:
@@ -170,7 +177,7 @@ README: dict[str, list[float]] = {
 }
 # First cell of a row of docs/benchmarks.md -> the numbers of its other cells.
 BENCHMARKS: dict[str, list[float]] = {
-    "sparse step, row-wise Adagrad, 1 M rows, dim 16 / 64": [
+    "Z5: a sparse step, row-wise Adagrad, 1 M rows, dim 16 / 64": [
         *step(M, ROWWISE, BEST, V),
         *step(M, ROWWISE, BEST, B),
         *step(M, ROWWISE, MOVED, B),
@@ -239,8 +246,15 @@ BENCHMARKS: dict[str, list[float]] = {
         *publishing(PAST_PUSH + "p50", B),
         *(figure for p in P for figure in publishing(PAST_PUSH + p, R)),
     ],
-    "Z: a step over bags of 20 (2048 x 8 bags), row-wise Adagrad, 1 M rows, dim 16 / 64; 10 M rows;"
-    " 2 M rows, dim 128": [
+    "Z5: outputs and gradients in bfloat16, 1 M rows, row-wise Adagrad, dim 16 / 64; Adagrad": [
+        *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(V, "hps", kind)),
+        *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(B, "hps", kind)),
+        *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(B, BEST, kind)),
+        *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(R, "hps", kind)),
+        *(figure for kind in (ROWWISE, ADAGRAD) for figure in narrow(R, BEST, kind)),
+    ],
+    "Z5: a step over bags of 20 (2048 x 8 bags), row-wise Adagrad, 1 M rows, dim 16 / 64; 10 M"
+    " rows; 2 M rows, dim 128": [
         figure
         for field in (V, B, R)
         for figure in (
@@ -249,7 +263,7 @@ BENCHMARKS: dict[str, list[float]] = {
             one("pooled_step", field, BEST, dim=128),
         )
     ],
-    "Z: the same, lengths of Zipf; means; a weighted sum (dim 64)": [
+    "Z5: the same, lengths of Zipf; means; a weighted sum (dim 64)": [
         figure
         for field in (V, B, R)
         for figure in (
@@ -258,7 +272,7 @@ BENCHMARKS: dict[str, list[float]] = {
             one("pooled_step", field, BEST, pooling="weighted"),
         )
     ],
-    "Z: the same, Adagrad": [
+    "Z5: the same, Adagrad": [
         figure for field in (V, B, R) for figure in both("pooled_step", field, BEST, **ADAGRAD)
     ],
     "a step over 26 tables of 40,000 rows, dim 16, row-wise Adagrad, 4096 examples, one key a"
