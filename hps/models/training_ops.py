@@ -16,13 +16,13 @@ MIN_EXAMPLES = 256
 MIN_OUTPUTS = 16
 
 
-class Linear(nn.Linear):
+class TrainedLinear(nn.Linear):
     """torch's layer, whose products in training are oneDNN's where that is faster.
 
     torch's own go to MKL, which on processors of other makers leaves AVX-512 alone. Products are
     rounded otherwise, as they are on another machine; what is stored is a layer of torch.
 
-    >>> Linear(3, 2)(torch.zeros(4, 3)).shape
+    >>> TrainedLinear(3, 2)(torch.zeros(4, 3)).shape
     torch.Size([4, 2])
     """
 

@@ -10,7 +10,7 @@ from torch import nn
 from hps.models.training_ops import (
     MIN_EXAMPLES,
     MIN_OUTPUTS,
-    Linear,
+    TrainedLinear,
     has_onednn,
     pair_dots,
     places_of,
@@ -22,10 +22,10 @@ needs_onednn = pytest.mark.skipif(
 )
 
 
-def layers(width: int, outputs: int, bias: bool = True) -> tuple[Linear, nn.Linear]:
+def layers(width: int, outputs: int, bias: bool = True) -> tuple[TrainedLinear, nn.Linear]:
     """A layer and torch's own with the same weights."""
     torch.manual_seed(0)
-    layer, plain = Linear(width, outputs, bias), nn.Linear(width, outputs, bias)
+    layer, plain = TrainedLinear(width, outputs, bias), nn.Linear(width, outputs, bias)
     plain.load_state_dict(layer.state_dict())
     return layer, plain
 
