@@ -148,7 +148,7 @@ README: dict[str, list[float]] = {
     ],
     "pull of uniform keys": [one("pull", R, threads=1)],
     "`hps train`, all rows in DRAM, DeepFM; DLRM; bags of 20": [
-        one("end_to_end", R, TORCH, **ONE, **ALL),
+        one("end_to_end", R, FBGEMM, **ONE, **ALL),
         one("end_to_end", R, FBGEMM, model="dlrm", bag=1, **ALL),
         one("end_to_end", R, FBGEMM, model="dlrm", bag=20, **ALL),
     ],
