@@ -250,6 +250,12 @@ class TableStore {
   // then asked for one after the other; each with its number.
   static void SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items);
   bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
+  bool IsNewerThan(const Segment& segment, uint64_t record, uint64_t location,
+                   const std::vector<bool>& is_gone) const;
+  void LearnTombstones(const Segment& segment, const Tombstone* tombstones, uint64_t count,
+                       const std::vector<bool>& is_gone, TableStore* lender);
+  Status LearnTombstonesAgain(uint64_t number, const std::vector<bool>& is_gone,
+                              TableStore* lender);
   Status ForgetSegment(uint32_t ordinal, TableStore* lender,
                        std::vector<std::weak_ptr<Segment>>* retired);
   Status LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,

@@ -40,6 +40,11 @@ class Published(Protocol):
     def model(self) -> Json | None:
         """What it holds beside rows; None: nothing."""
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether it can be read as long as it is open, whatever newer ones come: then it may get
+        its name while its rows are written."""
+
     def keeps_model(self, before: Self) -> bool:
         """Whether it is certain that it holds, beside rows, what an older checkpoint holds."""
 

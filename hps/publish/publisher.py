@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, Self
@@ -133,13 +134,18 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
-        self._pin(before, after)  # first: newer checkpoints may come while it is written
-        try:
-            follows = newest if before is not None else None
-            version = work.make(follows, before, self._wants_base(newest, before))
-        except BaseException:
-            work.drop()
-            raise
+        follows = newest if before is not None else None
+        with ThreadPoolExecutor(1, "hps-pin") as beside:
+            # At once: newer checkpoints may come while it is written.
+            pinned = beside.submit(self._pin, before, after)
+            if not after.keeps_files:
+                pinned.result()
+            try:
+                version = work.make(follows, before, self._wants_base(newest, before))
+                pinned.result()
+            except BaseException:
+                work.drop()
+                raise
         try:
             _commit(self._destination, version, work.names)
         except TakenError:  # after any other error it may have come to be

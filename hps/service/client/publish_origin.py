@@ -79,6 +79,11 @@ class ServiceCheckpoint:
         found = self.load_model()
         return None if found is None else dict(found)
 
+    @property
+    def keeps_files(self) -> bool:
+        """As Published: shards open it when they write."""
+        return False
+
     def keeps_model(self, before: Self) -> bool:
         """As Published: of the older one the model was let go."""
         return False
