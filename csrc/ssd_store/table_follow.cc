@@ -6,6 +6,7 @@
 // part of the time that all footers do; the very same index, of which the other reader notes what
 // it has otherwise, takes what these keys cost, however large the table is.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -19,7 +20,8 @@ namespace {
 
 // Of all records, in segments that only one of the two has: with more of them all is read anew.
 constexpr uint64_t kMostOthersPercent = 30;
-constexpr uint64_t kAhead = 8;  // keys whose entries are asked for before they are looked at
+constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
+constexpr uint64_t kAhead = 16;  // keys whose entries are asked for before they are looked at
 
 }  // namespace
 
@@ -134,6 +136,28 @@ Status TableStore::LearnTombstonesAgain(uint64_t number, const std::vector<bool>
   return ReadFooter(file.get(), *segment, visitor);
 }
 
+// Keys of one shard, of which other threads have others. False if there is no memory left.
+bool TableStore::LearnShard(const Learning& learning, const KeyItem* items, uint64_t count,
+                            std::vector<Change>* changes) {
+  Segment& segment = *segments_[learning.ordinal];
+  TableStore* const lender = learning.lender;
+  for (uint64_t i = 0; i < std::min(kAhead, count); ++i) Prefetch(items[i].hash, lender);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
+    const auto [hash, record] = items[i];
+    uint64_t previous = index_->Find(hash);
+    if (previous != KeyIndex::kNone && IsNewerThan(segment, record, previous, *learning.is_gone)) {
+      continue;
+    }
+    if (lender != nullptr) lender->NoteDisplaced(hash, previous);
+    if (!index_->Put(hash, Location(segment, record), &previous)) return false;
+    ++(*changes)[learning.ordinal].live;
+    if (!learning.deaths->empty()) segment.deaths[record] = (*learning.deaths)[record];
+    if (previous != KeyIndex::kNone) Unname(previous, changes);
+  }
+  return true;
+}
+
 // `is_gone`: of ordinals, those of segments that the checkpoint has not.
 Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
                                 TableStore* lender) {
@@ -146,24 +170,21 @@ Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>
   std::vector<uint32_t> deaths;
   HPS_RETURN_IF_ERROR(ReadDeaths(file.get(), *segment, &deaths));
   segment->deaths.assign(deaths.size(), kNeverDies);
-  bool has_memory = true;
+  std::atomic<bool> has_memory{true};
+  ThreadPool pool(static_cast<int>(
+      std::clamp<uint64_t>(info.num_records / kKeysOfThread, 1, context_->num_threads)));
   FooterVisitor visitor;
   std::vector<KeyItem> items;
   visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
     items.resize(count);
-    SortByShard(first, keys, count, items.data());
-    for (uint64_t i = 0; i < count && has_memory; ++i) {
-      if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
-      const auto [hash, record] = items[i];
-      uint64_t previous = index_->Find(hash);
-      if (previous != KeyIndex::kNone && IsNewerThan(*segment, record, previous, is_gone)) continue;
-      if (lender != nullptr) lender->NoteDisplaced(hash, previous);
-      has_memory = index_->Put(hash, Location(*segment, record), &previous);
-      if (!has_memory) return;
-      ++segment->live;
-      if (!deaths.empty()) segment->deaths[record] = deaths[record];
-      if (previous != KeyIndex::kNone) Unname(previous, nullptr);
-    }
+    const KeyIndex::ShardStarts starts = SortByShard(first, keys, count, items.data());
+    ThreadChanges changes(pool.num_threads(), std::vector<Change>(segments_.size()));
+    DealOut(&pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
+      const uint64_t size = starts[shard + 1] - starts[shard];
+      const Learning learning{ordinal, &deaths, &is_gone, lender};
+      if (!LearnShard(learning, &items[starts[shard]], size, &changes[worker])) has_memory = false;
+    });
+    AddChanges(changes);
   };
   visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
     LearnTombstones(*segment, tombstones, count, is_gone, lender);
