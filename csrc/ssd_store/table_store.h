@@ -215,7 +215,7 @@ class TableStore {
     int64_t live = 0;
     int64_t expired = 0;
   };
-  using ThreadChanges = std::vector<std::vector<Change>>;  // of each thread, by ordinal of a segment
+  using ThreadChanges = std::vector<std::vector<Change>>;  // of each thread, by ordinal
   // What the threads that learn a segment have in common (table_follow.cc).
   struct Learning {
     uint32_t ordinal;  // the segment's
