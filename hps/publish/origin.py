@@ -3,7 +3,7 @@
 Above it: publisher.py. Below it, in other files: store_origin.py, hps/service/client/publishing.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, Self, TypeVar
 
 from hps.common.json_text import Json, JsonView
@@ -94,8 +94,15 @@ class Origin(Protocol[C]):
             known: one that is open: itself is returned if it is that one, and still kept.
         """
 
-    def pin(self, checkpoint: C, name: str) -> None:
-        """Keeps a checkpoint, and the one that had the name before, whatever newer ones come."""
+    def pin(self, checkpoint: C, name: str, safe: Callable[[], object] = lambda: None) -> None:
+        """Keeps a checkpoint, and the one that had the name before, whatever newer ones come.
+
+        Args:
+            checkpoint: it.
+            name: that it gets.
+            safe: called, perhaps, once no newer one can come before the name is there, which is
+                before it is durable.
+        """
 
     def write(
         self,

@@ -6,9 +6,10 @@ table_files.py, the promoted names of the store.
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from hps.common.json_text import JsonView
+from hps.common.json_text import Json, JsonView
 from hps.errors import ConfigError, StoreError
 from hps.publish.options import PublishOptions
 from hps.publish.source import Folder, Source
@@ -75,12 +76,20 @@ class StoreOrigin:
             return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
-    def pin(self, checkpoint: Source, name: str) -> None:
+    def pin(self, checkpoint: Source, name: str, safe: Callable[[], object] = lambda: None) -> None:
         """As Origin: by a promoted name."""
         known = int(checkpoint.info["id"])
         own = checkpoint.store if isinstance(checkpoint.store, SsdStore) else None
+        names = names_of(self._path, own)
+
+        def listed() -> Sequence[Json]:  # while nobody can take a checkpoint
+            found = names.listed()
+            if any(one["id"] == known for one in found):
+                safe()
+            return found
+
         try:
-            names_of(self._path, own).promote(known, name, _MOST_EARLIER)
+            replace(names, listed=listed).promote(known, name, _MOST_EARLIER)
         except ConfigError:  # a compaction may have given it another id since
             now = self._id_now(checkpoint)
             if now is None or now == known:

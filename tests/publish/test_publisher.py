@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps/publish, PublishedRows.
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,9 +64,9 @@ def test_a_compaction_beside_a_publisher_takes_its_checkpoint_from_it_no_more(
     with a_server(tmp_path / "store", keep_last=1) as server:
 
         class Beside(StoreOrigin):
-            def pin(self, checkpoint: Source, name: str) -> None:
+            def pin(self, checkpoint: Source, name: str, *given: Any) -> None:
                 server.compact()
-                super().pin(checkpoint, name)
+                super().pin(checkpoint, name, *given)
 
         with Publisher(Beside(tmp_path / "store"), place) as publisher:
             for number in (1, 2):
@@ -88,13 +89,13 @@ def test_no_version_is_visible_whose_checkpoint_has_no_name_yet(tmp_path: Path) 
     class Slow(StoreOrigin):
         has_failed = False
 
-        def pin(self, checkpoint: Source, name: str) -> None:
+        def pin(self, checkpoint: Source, name: str, *given: Any) -> None:
             time.sleep(0.3)
             assert not list(place.glob("version-*"))
             if not self.has_failed:
                 self.has_failed = True
                 raise StoreError(28, "no space for a name")
-            super().pin(checkpoint, name)
+            super().pin(checkpoint, name, *given)
 
     with a_server(tmp_path / "store") as server:
         push(server, keys_of(5), 1.0)

@@ -214,7 +214,9 @@ class ServiceOrigin:
             return known
         return None if whole is None else ServiceCheckpoint(whole)
 
-    def pin(self, checkpoint: ServiceCheckpoint, name: str) -> None:
+    def pin(
+        self, checkpoint: ServiceCheckpoint, name: str, safe: Callable[[], object] = lambda: None
+    ) -> None:
         """As Origin: by a promoted name, which keeps the parts on all shards."""
         whole = self._kept(checkpoint.created)
         if whole is None:
