@@ -90,6 +90,8 @@ def test_no_version_is_visible_whose_checkpoint_has_no_name_yet(tmp_path: Path) 
         has_failed = False
 
         def pin(self, checkpoint: Source, name: str, *given: Any) -> None:
+            for safe in given:
+                safe()
             time.sleep(0.3)
             assert not list(place.glob("version-*"))
             if not self.has_failed:
