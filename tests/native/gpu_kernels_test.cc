@@ -177,7 +177,7 @@ void TestARefusedGradientStopsEveryUpdate() {
   gradients[4 * 4 + 2] = INFINITY;
   HPS_CHECK(lab->SumGradients(&plan, gradients.data()) == 1);
   Failure failure = {};
-  TryArgs tried[2] = {};
+  TryTermsArgs tried[2] = {};
   BatchNumbers finite = {};
   finite.culprit = kNoCulprit;
   tried[0].batch.numbers = &finite;
@@ -200,8 +200,20 @@ void TestARefusedGradientStopsEveryUpdate() {
   // Of two tables, with room for a fourth id in the first.
   const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2, 5, 6, 6};
   std::vector<int64_t> starts(8, -1);
-  const FindStartArgs find = {sorted.data(), starts.data(), 8};
-  for (int64_t i = 0; i < 8; ++i) FindStartOne(HostGroup{}, find, i);
+  uint32_t arrivals = 7;
+  SumArgs find[2] = {};
+  find[1].terms.first_position = 5;
+  find[1].first_place = 5;
+  for (SumArgs& one : find) {
+    one.batch.numbers = &finite;
+    one.sorted_places = sorted.data();
+    one.arrivals = &arrivals;
+    one.num_positions = 8;
+    one.terms.starts = starts.data() + one.first_place;
+  }
+  for (int64_t i = 0; i < 5; ++i) FindStartOne(HostGroup{}, find[0], i);
+  for (int64_t i = 0; i < 3; ++i) FindStartOne(HostGroup{}, find[1], i);
+  HPS_CHECK(arrivals == 0 && finite.largest == kOrdinaryBits);
   HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5, -1, 5, 6, 8}));
   lab->Release(&plan);
 }
