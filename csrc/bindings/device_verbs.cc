@@ -441,7 +441,9 @@ std::unique_ptr<TableBlock> DeviceVerbs::Apply(const nb::list& given,
                TermsOf(*plans[i]),        reinterpret_cast<const Failure*>(failure),
                plans[i]->bound(),         rates[i]};
   }
-  for (DevicePlanState* plan : plans) plan->EndUpdate();
+  for (DevicePlanState* plan : plans) {
+    if (plan->is_surely_whole()) plan->EndUpdate();  // else other windows follow
+  }
   return block;
 }
 
