@@ -120,6 +120,7 @@ struct SumsLayout {
     kBags,
     kStarts,
     kArrivals,
+    kWeights,
     kRunSums,
     kDivided,
     kNumArrays,

@@ -54,13 +54,14 @@ struct KeysView {
 
 // A table's part of the arrays of SumsLayout.
 struct SumSizesOfTable {
-  int64_t length, bound, rows, floats[2];  // rows of kRunSums; of that and kDivided
+  int64_t length, bound, rows, weights, floats[2];  // rows of kRunSums; of that and kDivided
 
   explicit SumSizesOfTable(const BagsOfPlan& bags) {
     const int64_t dim = bags.plan->table.ptr->args.dim;
     length = bags.plan->num_occurrences;
     bound = bags.plan->bound_of_unique();
     rows = length / kPlacesARow + 1;
+    weights = bags.weights != nullptr ? length : 0;
     floats[0] = Aligned(rows * dim);
     floats[1] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
   }
@@ -298,6 +299,7 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
     }
     sizes[SumsLayout::kStarts] += own.bound + 1;
     sizes[SumsLayout::kArrivals] += own.rows;
+    sizes[SumsLayout::kWeights] += own.weights;
     sizes[SumsLayout::kRunSums] += own.floats[0];
     sizes[SumsLayout::kDivided] += own.floats[1];
   }
@@ -331,7 +333,7 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
   const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T*) {
     return reinterpret_cast<T*>(layout->addresses[array]) + start;
   };
-  int64_t position = 0, place = 0, row = 0, floats[2] = {0, 0};
+  int64_t position = 0, place = 0, row = 0, weight = 0, floats[2] = {0, 0};
   for (size_t i = 0; i < bags.tables.size(); ++i) {
     const BagsOfPlan& one = bags.tables[i];
     DevicePlanState* const plan = one.plan;
@@ -349,13 +351,17 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     }
     TermArgs& terms = sum.terms;
     terms.gradients = sum.divided == nullptr ? sum.given : sum.divided;
-    terms.weights = one.weights;
+    sum.weights = one.weights;
+    if (one.weights != nullptr) {
+      terms.weights = at(SumsLayout::kWeights, weight, static_cast<float*>(nullptr));
+    }
     if (one.offsets != nullptr) {
-      terms.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
+      sum.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
     }
     sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
     sum.sorted_places = at(SumsLayout::kSortedPlaces, 0, static_cast<uint32_t*>(nullptr));
-    terms.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
+    terms.rows = sum.places;
+    sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
     terms.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
     sum.arrivals = at(SumsLayout::kArrivals, row, static_cast<uint32_t*>(nullptr));
     terms.run_sums = at(SumsLayout::kRunSums, floats[0], static_cast<float*>(nullptr));
@@ -372,6 +378,7 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     position += own.length;
     place += own.bound + 1;
     row += own.rows;
+    weight += own.weights;
     for (int array = 0; array < 2; ++array) floats[array] += own.floats[array];
   }
   layout->num_tables = layout->num_pending = bags.tables.size();

@@ -31,13 +31,12 @@ inline constexpr uint32_t kOrdinaryTermBits = 0x47000000;  // 2^15
 
 // Of one table: where the terms of each key's sum lie.
 struct TermArgs {
-  const float* gradients;    // [num_bags, dim], or [L, dim]; of means they have been divided
-  const float* weights;      // [L] factor of each occurrence's gradient, or null: 1
-  uint32_t* bags;            // [L] bag of each occurrence; null: gradients are of occurrences
-  const int64_t* positions;  // occurrences of all tables sorted by place, in order within one
-  int64_t* starts;           // [bound + 1] where an id's positions start; the end of the last
-  float* run_sums;           // [L / kPlacesARow + 1, dim] of hot keys' runs, then of these keys
-  int64_t first_position;    // of the table: L of those before it
+  const float* gradients;  // [num_bags, dim], or [L, dim]; of means they have been divided
+  uint32_t* rows;          // [L] whose row of them, by place, in order within one
+  float* weights;          // [L] factor of each, or null: 1
+  int64_t* starts;         // [bound + 1] where an id's occurrences start; the end of the last
+  float* run_sums;         // [L / kPlacesARow + 1, dim] of hot keys' runs, then of these keys
+  int64_t first_position;  // of the table: L of those before it
 };
 
 // One table's part.
@@ -45,10 +44,13 @@ struct SumArgs {
   CacheArgs cache;
   BatchArgs batch;
   TermArgs terms;
-  const int64_t* offsets;         // [num_bags + 1], or null
+  const int64_t* offsets;         // [num_bags + 1], or null: gradients are of occurrences
+  const float* weights;           // [L] factor of each occurrence's gradient, or null: 1
   const float* given;             // gradients as they came
   float* divided;                 // [num_bags, dim] gradients of means as those of sums, or null
+  uint32_t* bags;                 // [L] bag of each occurrence; null as offsets are
   uint32_t* places;               // [L] id of each occurrence, from first_place on
+  const int64_t* positions;       // [num_positions] of all tables, in the order of places
   const uint32_t* sorted_places;  // [num_positions] of all tables, ascending
   uint32_t* arrivals;             // [L / kPlacesARow + 1] by row of run_sums, see SumHotRun
   int64_t first_place;            // of the table
@@ -81,10 +83,10 @@ HPS_HD uint32_t LargestTerm(Group group, const SumArgs& args, const float* gradi
   } else {
     group.for_each(dim, [&](int64_t d) { look(gradient[d]); });
   }
-  if (args.terms.weights == nullptr) return largest;
+  if (args.weights == nullptr) return largest;
   uint32_t heaviest = 0;
   for (int64_t k = 0; k < count; ++k) {
-    const uint32_t bits = MagnitudeBits(args.terms.weights[first + k]);
+    const uint32_t bits = MagnitudeBits(args.weights[first + k]);
     heaviest = heaviest < bits ? bits : heaviest;
   }
   return MagnitudeBits(FloatOf(largest) * FloatOf(heaviest));
@@ -99,7 +101,7 @@ HPS_HD void SpreadBagOne(Group group, const SumArgs& args, int64_t i) {
   group.for_each(count, [&](int64_t k) {
     const int64_t position = first + k;
     args.places[position] = static_cast<uint32_t>(args.first_place + args.batch.inverse[position]);
-    if (args.terms.bags != nullptr) args.terms.bags[position] = static_cast<uint32_t>(i);
+    if (args.bags != nullptr) args.bags[position] = static_cast<uint32_t>(i);
   });
   if (count == 0) return;
   const int64_t dim = args.cache.dim;
@@ -117,7 +119,8 @@ HPS_HD void SpreadBagOne(Group group, const SumArgs& args, int64_t i) {
 }
 
 // i: an occurrence, in the order of places. An id ends where the next one starts, and the last one
-// of a table where the table's occurrences do. Readies what SumRunOne counts in.
+// of a table where the table's occurrences do. Says where its term lies, in the memory of the
+// places that were sorted; readies what SumRunOne counts in.
 template <class Group>
 HPS_HD void FindStartOne(Group, const SumArgs& args, int64_t i) {
   if (i == 0) {
@@ -128,6 +131,9 @@ HPS_HD void FindStartOne(Group, const SumArgs& args, int64_t i) {
   const int64_t at = args.terms.first_position + i;
   const uint32_t place = args.sorted_places[at];
   const uint32_t next = at + 1 < args.num_positions ? args.sorted_places[at + 1] : ~uint32_t{0};
+  const int64_t position = args.positions[at] - args.terms.first_position;
+  args.terms.rows[i] = args.bags == nullptr ? static_cast<uint32_t>(position) : args.bags[position];
+  if (args.weights != nullptr) args.terms.weights[i] = args.weights[position];
   int64_t* const starts = args.terms.starts - args.first_place;
   if (at == 0 || args.sorted_places[at - 1] != place) starts[place] = at;
   if (next != place && next != place + 1) starts[place + 1] = at + 1;
@@ -171,20 +177,16 @@ HPS_HD int64_t RowOfSum(int64_t start, int64_t num_runs) {
 // term, which is the `whole` of them, unless it is null.
 HPS_HD auto SumOfTerms(const TermArgs& terms, int64_t dim, int64_t first, int64_t count,
                        const float* whole) {
-  const int64_t before = terms.first_position;
-  const int64_t* const positions = terms.positions + before + first;
-  const float* const gradients = whole == nullptr ? terms.gradients : whole;
-  const float* const weights = whole == nullptr ? terms.weights : nullptr;
-  const uint32_t* const bags = terms.bags;
+  const bool is_whole = whole != nullptr;
+  const float* const gradients = is_whole ? whole : terms.gradients;
+  const uint32_t* const rows = terms.rows + first;
+  const float* const weights =
+      is_whole || terms.weights == nullptr ? nullptr : terms.weights + first;
   const auto gradient = [=](int64_t i) {
-    if (whole != nullptr) return gradients;
-    const int64_t position = positions[i] - before;
-    return gradients + (bags == nullptr ? position : int64_t{bags[position]}) * dim;
+    return is_whole ? gradients : gradients + int64_t{rows[i]} * dim;
   };
-  const auto weight = [=](int64_t i) {
-    return weights == nullptr ? 1.0f : weights[positions[i] - before];
-  };
-  return SumTerms(whole == nullptr ? count : 1, gradient, weight, IsPieceAligned(gradients));
+  const auto weight = [=](int64_t i) { return weights == nullptr ? 1.0f : weights[i]; };
+  return SumTerms(is_whole ? 1 : count, gradient, weight, IsPieceAligned(gradients));
 }
 
 // The sum [dim] of a key, as its update reads it. That of a hot key is a term by itself: no sum is

@@ -20,6 +20,7 @@ _ARRAYS = {
     "bags": torch.int32,
     "starts": torch.int64,
     "arrivals": torch.int32,
+    "weights": torch.float32,
     "run_sums": torch.float32,
     "divided": torch.float32,
 }

@@ -135,8 +135,17 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   SumArgs args = {};
   args.cache = cache;
   args.batch = plan->batch();
-  args.terms = {view.values,   view.weights,    bags == nullptr ? nullptr : rows.data(),
-                positions.data(), starts.data(), run_sums.data(), 0};
+  std::vector<uint32_t> terms(static_cast<size_t>(num_occurrences));
+  std::vector<float> weights(view.weights == nullptr ? 0 : terms.size());
+  args.terms = {view.values,
+                terms.data(),
+                view.weights == nullptr ? nullptr : weights.data(),
+                starts.data(),
+                run_sums.data(),
+                0};
+  args.weights = view.weights;
+  args.bags = bags == nullptr ? nullptr : rows.data();
+  args.positions = positions.data();
   args.sorted_places = ids.data();
   args.arrivals = arrivals.data();
   args.num_positions = num_occurrences;
@@ -146,10 +155,17 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   launcher.rows(cache.dim, num_rows + (num_unique + kKeysAnItem - 1) / kKeysAnItem,
                 [&](auto group, int64_t i) { SumRunOne(group, args, i); });
   float* const sums = plan->ReserveSums(cache.dim);
-  for (int64_t id = 0; id < num_unique; ++id) {
+  launcher.rows(cache.dim, num_unique, [&](auto group, int64_t id) {
+    const auto lanes = LanesOf(group, cache.dim);
     const auto sum = SumOfKey(args.terms, cache.dim, id);
-    for (int64_t d = 0; d < cache.dim; ++d) sums[id * cache.dim + d] = sum[d];
-  }
+    float* const row = sums + id * cache.dim;
+    lanes.each([](float& own, float value) { own = value; }, row, sum);
+    group.sync();
+    const auto square = [](float value) { return value * value; };
+    const float squares = lanes.sum(square, sum);
+    const float others = lanes.sum(square, static_cast<const float*>(row));
+    HPS_CHECK(BitsOf(squares) == BitsOf(others) || squares != squares);
+  });
   if (cache.table.has_statistics()) {
     plan->PrepareCounts(labels != nullptr);
     const CountArgs counts = {plan->batch(), labels, plan->shows(), plan->clicks()};
