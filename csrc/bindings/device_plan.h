@@ -3,7 +3,7 @@
 // memory that they work on.
 //
 // Above it: device_verbs.h; hps/gpu_cache, whose DeviceRows and DevicePlan are these with more of
-// Python's. Below it: csrc/gpu_cache/cache_args.h. All is under the GIL.
+// Python's. Below it: csrc/gpu_cache/sums.h. All is under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
