@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 _Plan = TypeVar("_Plan", bound=DevicePlanState)
 

@@ -240,8 +240,8 @@ HPS_HD void CombineBlocks(Lanes lanes, float* sums, int64_t count, int64_t strid
   }
 }
 
-// Adds the blocks that CombineBlocks left, youngest to oldest, to `total`, which may be the youngest
-// of all.
+// Adds the blocks that CombineBlocks left, youngest to oldest, to `total`, which may be the
+// youngest of all.
 template <class Lanes>
 HPS_HD void AddLeftovers(Lanes lanes, const float* sums, int64_t count, int64_t stride,
                          float* total) {
@@ -301,8 +301,8 @@ HPS_HD void SumHotRun(Group group, const SumArgs& args, int64_t row) {
   const int64_t of_others = run * kRunLength;
   const int64_t own = count - of_others < kRunLength ? count - of_others : kRunLength;
   const auto sum = SumOfTerms(terms, dim, start + of_others, own, nullptr);
-  LanesOf(group, args.cache.dim).add_up(terms.run_sums + row * dim, sum.count, sum.source,
-                                        sum.weight);
+  LanesOf(group, args.cache.dim)
+      .add_up(terms.run_sums + row * dim, sum.count, sum.source, sum.weight);
   const int64_t num_blocks = num_runs / kRunsABlock;
   const int64_t block = run / kRunsABlock;
   if (block < num_blocks) {
@@ -315,8 +315,8 @@ HPS_HD void SumHotRun(Group group, const SumArgs& args, int64_t row) {
   CombineRuns(group, args, id, start, num_runs);
 }
 
-// i: below L / kPlacesARow + 1 + ceil(bound / kKeysAnItem). A run of a hot key; or, of a wild batch,
-// keys of one run, whose sums are looked at.
+// i: below L / kPlacesARow + 1 + ceil(bound / kKeysAnItem). A run of a hot key; or, of a wild
+// batch, keys of one run, whose sums are looked at.
 template <class Group>
 HPS_HD void SumRunOne(Group group, const SumArgs& args, int64_t i) {
   const int64_t num_rows = args.batch.num_occurrences / kPlacesARow + 1;

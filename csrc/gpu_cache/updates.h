@@ -1,6 +1,7 @@
 // Changing rows: the trial of an update, the optimizer once a key; assign and create.
 //
-// Above it: kernels.h. Below it: sums.h. Sums are known to be finite before the first row changes; where one might overflow its row, the update was tried.
+// Above it: kernels.h. Below it: sums.h. Sums are known to be finite before the first row changes;
+// where one might overflow its row, the update was tried.
 #pragma once
 
 #include "gpu_cache/sums.h"
@@ -45,8 +46,8 @@ struct TryArgsOf {
   CacheArgs cache;
   BatchArgs batch;
   Sums sums;
-  uint32_t safe;      // gradients up to here need no trial; see SafeGradientBits
-  int64_t bound;      // work items: window_size or more
+  uint32_t safe;  // gradients up to here need no trial; see SafeGradientBits
+  int64_t bound;  // work items: window_size or more
   float lr;
   uint32_t number;  // of the cache, as the host counts them
 };

@@ -6,7 +6,8 @@
 //     int size()                            the width
 //     weights(row), state(row)              of a row as optimizers see it (FloatsOfRow)
 //     as_read(out)                          out, to be set to what a row with such weights reads as
-//     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read,
+//     void each(f, float*... columns)       f(column d of each...) for every d; const ones are
+//     read,
 //                                           and so is a SummedColumn, which may be any of them
 //     void set(float* column, f)            column[d] = f(d) for every d
 //     void add_up(float* column, n, f, w)   column[d] = 0 + f(0)[d] * w(0) + ..., n terms in order

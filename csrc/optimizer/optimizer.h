@@ -60,8 +60,8 @@ HPS_HD void AdagradUpdate(Lanes lanes, float* row, Gradient gradient, float lr, 
 }
 
 template <class Lanes, class Gradient>
-HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, Gradient gradient, float lr,
-                                 float eps, float kept) {
+HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, Gradient gradient, float lr, float eps,
+                                 float kept) {
   const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });

@@ -98,8 +98,8 @@ struct TrialLanes<NarrowLanes<Lanes, kRounding>> {
 // True if an update would leave a row finite; on a device, as far as this lane sees. The state of a
 // fresh row has been started.
 template <class Lanes, class Gradient>
-HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, Gradient gradient,
-                           float lr, const OptimizerNumbers& numbers) {
+HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, Gradient gradient, float lr,
+                           const OptimizerNumbers& numbers) {
   bool are_finite = true;
   UpdateRow(TrialLanes<Lanes>{lanes, &are_finite}, kind, row, gradient, lr, numbers);
   return are_finite;

@@ -193,8 +193,8 @@ class RowCache(Protocol[Plan]):
         """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
 
         A cache on a device returns -1 always: `failed_key` tells; grads on a device are to stay as
-        they are until the step is applied. In a table with statistics the
-        occurrences of each key are counted, too, and with labels, uint8 [L] of 0 or 1, its clicks.
+        they are until the step is applied. In a table with statistics the occurrences of each
+        key are counted, too, and with labels, uint8 [L] of 0 or 1, its clicks.
         """
 
     def sum_bag_gradients(

@@ -137,12 +137,8 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   args.batch = plan->batch();
   std::vector<uint32_t> terms(static_cast<size_t>(num_occurrences));
   std::vector<float> weights(view.weights == nullptr ? 0 : terms.size());
-  args.terms = {view.values,
-                terms.data(),
-                view.weights == nullptr ? nullptr : weights.data(),
-                starts.data(),
-                run_sums.data(),
-                0};
+  args.terms = {view.values,   terms.data(),    view.weights == nullptr ? nullptr : weights.data(),
+                starts.data(), run_sums.data(), 0};
   args.weights = view.weights;
   args.bags = bags == nullptr ? nullptr : rows.data();
   args.positions = positions.data();
