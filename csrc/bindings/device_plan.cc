@@ -199,7 +199,9 @@ nb::list MemoryOf(const nb::list& plans, uint64_t stream, bool all) {
     AppendMemory(plan->table.ptr->memory, stream, all, &found);
     AppendMemory(plan->memory, stream, all, &found);
     if (plan->sums.ptr != nullptr && plan->sums.ptr != last) {
-      AppendMemory(plan->sums.ptr->memory, stream, all, &found);
+      const SumsLayout& sums = *plan->sums.ptr;
+      AppendMemory(sums.memory, stream, all, &found);
+      if (!sums.tensors.is_none() && (all || sums.stream != stream)) found.extend(sums.tensors);
     }
     last = plan->sums.ptr;
   }

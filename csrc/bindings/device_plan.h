@@ -3,7 +3,7 @@
 // memory that they work on.
 //
 // Above it: device_verbs.h; hps/gpu_cache, whose DeviceRows and DevicePlan are these with more of
-// Python's. Below it: csrc/gpu_cache/cache_args.h. All is under the GIL.
+// Python's. Below it: csrc/gpu_cache/sums.h. All is under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_cache/cache_args.h"
+#include "gpu_cache/sums.h"
 #include "optimizer/safe_gradient.h"
 
 namespace nb = nanobind;
@@ -119,9 +119,8 @@ struct SumsLayout {
     kPositions,
     kBags,
     kStarts,
-    kHotRanks,
-    kRunIds,
-    kSums,
+    kArrivals,
+    kWeights,
     kRunSums,
     kDivided,
     kNumArrays,
@@ -131,6 +130,11 @@ struct SumsLayout {
   uint64_t addresses[kNumArrays];
   int64_t room[kNumArrays];
   size_t num_tables = 0;
+  // Of the last sum: what its updates read beside this memory, until all are queued; on which
+  // stream it was queued.
+  nb::object tensors = nb::none();
+  size_t num_pending = 0;
+  uint64_t stream = 0;
 };
 
 struct DevicePlanState {
@@ -177,6 +181,12 @@ struct DevicePlanState {
     static PyObject* const version = PyUnicode_InternFromString("_version");
     return nb::cast<int64_t>(nb::getattr(keys, nb::handle(version), nb::int_(0)));
   }
+  // Its update is queued: nothing more is read of the last sum for it.
+  void EndUpdate() {
+    if (std::exchange(is_summed, false) && --sums.ptr->num_pending == 0) {
+      sums.ptr->tensors = nb::none();
+    }
+  }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
   bool EndPinning() {
@@ -213,9 +223,10 @@ struct DevicePlanState {
   int64_t asked_at = 0;
   // Of the last reserve, as bytes: rows that go down, and missing keys.
   nb::object victims = nb::none(), missing = nb::none();
-  // Gradients by key, since they were summed.
+  // Where gradients were summed, and what the update, if it is not queued yet, sums up by itself.
   Owned<SumsLayout> sums;
-  int64_t sums_start = 0;  // in floats
+  TermArgs terms = {};
+  bool is_summed = false;
   // The very tensor of keys that it was made of, and how often that had been changed by then.
   nb::object given = nb::none();
   int64_t given_version = 0;

@@ -16,7 +16,6 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-constexpr int64_t kRunLength = 32;      // csrc/optimizer/binary_counter.h
 constexpr int64_t kAlignedFloats = 64;  // a table's sums begin with a sector
 constexpr const char* kKeysNeeded =
     "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array";
@@ -55,16 +54,16 @@ struct KeysView {
 
 // A table's part of the arrays of SumsLayout.
 struct SumSizesOfTable {
-  int64_t length, bound, runs, floats[3];  // of kSums, kRunSums, kDivided
+  int64_t length, bound, rows, weights, floats[2];  // rows of kRunSums; of that and kDivided
 
   explicit SumSizesOfTable(const BagsOfPlan& bags) {
     const int64_t dim = bags.plan->table.ptr->args.dim;
     length = bags.plan->num_occurrences;
     bound = bags.plan->bound_of_unique();
-    runs = length / (kRunLength / 2) + 1;
-    floats[0] = Aligned(bound * dim);
-    floats[1] = Aligned(runs * dim);
-    floats[2] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
+    rows = length / kPlacesARow + 1;
+    weights = bags.weights != nullptr ? length : 0;
+    floats[0] = Aligned(rows * dim);
+    floats[1] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
   }
 };
 
@@ -100,6 +99,7 @@ int64_t DeviceVerbs::Prepare(const nb::list& plans, const nb::list& keys,
     plan->pins_if_whole = false;
     plan->known_unique = count == 0 ? 0 : -1;
     plan->ForgetNumbers();
+    plan->EndUpdate();
     plan->victims = plan->missing = nb::none();
     plan->NoteGiven(given[i]);
     if (count > plan->capacity) nb::handle(plans[i]).attr("grow")(count + count / 8);
@@ -298,11 +298,10 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
       sizes[array] += own.length;
     }
     sizes[SumsLayout::kStarts] += own.bound + 1;
-    sizes[SumsLayout::kHotRanks] += own.bound + 1;
-    sizes[SumsLayout::kRunIds] += own.runs;
-    sizes[SumsLayout::kSums] += own.floats[0];
-    sizes[SumsLayout::kRunSums] += own.floats[1];
-    sizes[SumsLayout::kDivided] += own.floats[2];
+    sizes[SumsLayout::kArrivals] += own.rows;
+    sizes[SumsLayout::kWeights] += own.weights;
+    sizes[SumsLayout::kRunSums] += own.floats[0];
+    sizes[SumsLayout::kDivided] += own.floats[1];
   }
   CheckShape(sizes[SumsLayout::kStarts] < int64_t{1} << 31,
              "fewer distinct keys are needed: a sort has no places for more");
@@ -329,73 +328,74 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
   for (size_t array = 0; array < sizes.size(); ++array) {
     CheckShape(sizes[array] <= layout->room[array], "more memory for sums is needed");
   }
-  layout->num_tables = bags.tables.size();
-  auto block = Begin<SumArgs>(bags.tables.size(), 4, stream);
+  auto block = Begin<SumArgs>(bags.tables.size(), 3, stream);
   auto* const args = block->args<SumArgs>();
   const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T*) {
     return reinterpret_cast<T*>(layout->addresses[array]) + start;
   };
-  int64_t position = 0, place = 0, run = 0, floats[3] = {0, 0, 0};
+  int64_t position = 0, place = 0, row = 0, weight = 0, floats[2] = {0, 0};
   for (size_t i = 0; i < bags.tables.size(); ++i) {
     const BagsOfPlan& one = bags.tables[i];
     DevicePlanState* const plan = one.plan;
     const SumSizesOfTable own(one);
     block->SetItems(0, i, one.num_bags);
-    block->SetItems(1, i, own.bound);
-    block->SetItems(2, i, own.bound + own.runs);
-    block->SetItems(3, i, own.runs);
+    block->SetItems(1, i, own.length);
+    block->SetItems(2, i, own.rows + (own.bound + kKeysAnItem - 1) / kKeysAnItem);
     SumArgs sum = {};
     sum.cache = plan->table.ptr->args;
     sum.batch = plan->batch;
     sum.offsets = one.offsets;
-    sum.gradients = one.values;
+    sum.given = one.values;
+    if (own.floats[1] > 0) {
+      sum.divided = at(SumsLayout::kDivided, floats[1], static_cast<float*>(nullptr));
+    }
+    TermArgs& terms = sum.terms;
+    terms.gradients = sum.divided == nullptr ? sum.given : sum.divided;
     sum.weights = one.weights;
-    if (own.floats[2] > 0) {
-      sum.divided = at(SumsLayout::kDivided, floats[2], static_cast<float*>(nullptr));
+    if (one.weights != nullptr) {
+      terms.weights = at(SumsLayout::kWeights, weight, static_cast<float*>(nullptr));
     }
     if (one.offsets != nullptr) {
       sum.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
     }
     sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
+    sum.sorted_places = at(SumsLayout::kSortedPlaces, 0, static_cast<uint32_t*>(nullptr));
+    terms.rows = sum.places;
     sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
-    sum.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
-    sum.hot_ranks = at(SumsLayout::kHotRanks, place, static_cast<int32_t*>(nullptr));
-    sum.run_sums = at(SumsLayout::kRunSums, floats[1], static_cast<float*>(nullptr));
-    sum.run_ids = at(SumsLayout::kRunIds, run, static_cast<uint32_t*>(nullptr));
-    sum.sums = at(SumsLayout::kSums, floats[0], static_cast<float*>(nullptr));
+    terms.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
+    sum.arrivals = at(SumsLayout::kArrivals, row, static_cast<uint32_t*>(nullptr));
+    terms.run_sums = at(SumsLayout::kRunSums, floats[0], static_cast<float*>(nullptr));
     sum.first_place = place;
-    sum.first_position = position;
+    terms.first_position = position;
+    sum.num_positions = sizes[SumsLayout::kPlaces];
     sum.num_bags = one.num_bags;
     sum.bound = own.bound;
-    sum.most_hot_runs = own.runs;
     args[i] = sum;
+    plan->EndUpdate();
     plan->sums.Set(given);
-    plan->sums_start = floats[0];
+    plan->terms = terms;
+    plan->is_summed = true;
     position += own.length;
     place += own.bound + 1;
-    run += own.runs;
-    for (int array = 0; array < 3; ++array) floats[array] += own.floats[array];
+    row += own.rows;
+    weight += own.weights;
+    for (int array = 0; array < 2; ++array) floats[array] += own.floats[array];
   }
+  layout->num_tables = layout->num_pending = bags.tables.size();
+  layout->tensors = bags.tensors;
+  layout->stream = stream;
   return block;
 }
 
-void DeviceVerbs::FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const {
-  const FindStartArgs args = {
-      reinterpret_cast<const uint32_t*>(layout.addresses[SumsLayout::kSortedPlaces]),
-      reinterpret_cast<int64_t*>(layout.addresses[SumsLayout::kStarts]), count};
-  block->QueueOther("FindStart", &args, count);
-}
-
-// Where a plan's sums lie.
+// What the update of a plan sums up.
 // Raises:
-//   AssertionError: there are none.
-const float* SumsOf(const DevicePlanState& plan) {
-  const SumsLayout* const layout = plan.sums.ptr;
-  if (layout == nullptr) {
+//   AssertionError: nothing.
+const TermArgs& TermsOf(const DevicePlanState& plan) {
+  if (!plan.is_summed) {
     PyErr_SetString(PyExc_AssertionError, "an update without sums");
     throw nb::python_error();
   }
-  return reinterpret_cast<const float*>(layout->addresses[SumsLayout::kSums]) + plan.sums_start;
+  return plan.terms;
 }
 
 std::unique_ptr<TableBlock> DeviceVerbs::BeginKinds(const Plans& plans, size_t args_bytes,
@@ -421,11 +421,11 @@ std::unique_ptr<TableBlock> DeviceVerbs::Try(const nb::list& given, const std::v
                                              uint64_t stream) {
   const Plans plans = PlansOf(given);
   CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
-  auto block = BeginKinds(plans, sizeof(TryArgs), stream);
-  auto* const args = block->args<TryArgs>();
+  auto block = BeginKinds(plans, sizeof(TryTermsArgs), stream);
+  auto* const args = block->args<TryTermsArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
     DeviceTable* const table = plans[i]->table.ptr;
-    args[i] = {table->args,       plans[i]->batch, SumsOf(*plans[i]), table->SafeBits(rates[i]),
+    args[i] = {table->args,       plans[i]->batch, TermsOf(*plans[i]), table->SafeBits(rates[i]),
                plans[i]->bound(), rates[i],        table->number};
   }
   return block;
@@ -441,12 +441,15 @@ std::unique_ptr<TableBlock> DeviceVerbs::Apply(const nb::list& given,
                                                uint64_t stream) {
   const Plans plans = PlansOf(given);
   CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
-  auto block = BeginKinds(plans, sizeof(ApplyArgs), stream);
-  auto* const args = block->args<ApplyArgs>();
+  auto block = BeginKinds(plans, sizeof(ApplyTermsArgs), stream);
+  auto* const args = block->args<ApplyTermsArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
     args[i] = {plans[i]->table.ptr->args, plans[i]->batch,
-               SumsOf(*plans[i]),         reinterpret_cast<const Failure*>(failure),
+               TermsOf(*plans[i]),        reinterpret_cast<const Failure*>(failure),
                plans[i]->bound(),         rates[i]};
+  }
+  for (DevicePlanState* plan : plans) {
+    if (plan->is_surely_whole()) plan->EndUpdate();  // else other windows follow
   }
   return block;
 }
@@ -470,7 +473,6 @@ void BindDeviceVerbs(nb::module_& module) {
       .def("sum_sizes", &DeviceVerbs::SumSizes, "bags"_a)
       .def("layout_of", &DeviceVerbs::LayoutOf, "bags"_a)
       .def("sum", &DeviceVerbs::Sum, "bags"_a, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def("find_starts", &DeviceVerbs::FindStarts, "block"_a, "layout"_a, "count"_a)
       .def("try_updates", &DeviceVerbs::Try, "plans"_a, "rates"_a, "stream"_a,
            nb::keep_alive<0, 1>())
       .def("note_failure", &DeviceVerbs::NoteFailure, "block"_a, "failure"_a)

@@ -57,10 +57,9 @@ class DeviceVerbs {
   std::vector<int64_t> SumSizes(const DeviceBags& bags) const;
   // The memory of the plans' last sums, if it is one and has room; else None.
   nb::object LayoutOf(const DeviceBags& bags) const;
-  // Sums gradients into the plans. Launches: bags; ids; runs of cold and hot keys; of hot ones.
+  // Readies the plans for an update by these gradients, which stay as they are until it is queued.
+  // Launches: bags; occurrences; rows of run sums, and keys that are looked at.
   std::unique_ptr<TableBlock> Sum(const DeviceBags& bags, nb::object layout, uint64_t stream);
-  // After the sort: where each id starts in it.
-  void FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const;
 
   // A launch for each kind of optimizer.
   std::unique_ptr<TableBlock> Try(const nb::list& plans, const std::vector<float>& rates,

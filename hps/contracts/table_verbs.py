@@ -122,7 +122,8 @@ class TableVerbs(Protocol):
         """Pools each batch, which the plan's window is."""
 
     def sum_gradients(self, bags: _C.DeviceBags) -> None:
-        """Sums gradients by key into each plan."""
+        """Sums gradients by key into each plan. What the bags name is to stay as it is until the
+        step is applied or the plan is made of other keys: a device adds up then."""
 
     def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
         """Tries each plan's step at its learning rate; the first table that has a sum, or a row

@@ -254,10 +254,7 @@ class DeviceBatch:
             block = self._native.sum(bags, arena, device.stream())
             block.launch("SpreadBag", 0)
             arena.sort(device, sizes[0])
-            self._native.find_starts(block, arena, sizes[0])
-            block.launch("CountRuns", 1)
-            arena.add_up_hot_ranks(device, sizes[5])
-            block.launch("SumRun", 2, "SumBlock", 3, "CombineRuns", 1)
+            block.launch("FindStart", 1, "SumRun", 2)
 
     def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
         """See TableVerbs."""

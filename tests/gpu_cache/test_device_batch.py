@@ -4,6 +4,8 @@ Above it: pytest. Below it: device_batch.py over host memory, whose work is done
 emulated warps; hps._C.GpuCache, a table at a time.
 """
 
+import gc
+import weakref
 from typing import Any, cast
 
 import numpy as np
@@ -176,7 +178,7 @@ def test_each_verb_is_launched_once_for_all_tables() -> None:
     )
     assert len([one for one in names if one.startswith(("Apply", "Try"))]) == 2 * len(kinds)
     assert all(names.count(one) == 1 for one in set(names)), names
-    assert len(names) == 16 + 2 * len(kinds), names
+    assert len(names) == 13 + 2 * len(kinds), names
 
 
 def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none_is_updated() -> (
@@ -221,6 +223,34 @@ def test_memory_of_sums_is_used_again_by_the_same_plans_alone() -> None:
     assert plans[0].sums is not kept and plans[1].sums is kept
     with pytest.raises(AssertionError, match="without sums"):
         verbs.apply(tables.plans[1:3], [0.1, 0.1])
+
+
+def test_gradients_are_kept_until_all_plans_of_their_sum_are_updated() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(16)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    grads = [torch.from_numpy(bags[number][3]) for number in range(2)]
+    known = [weakref.ref(one) for one in grads]
+    sums = [
+        BagsOfTable(tables.ours[at], tables.plans[at], tables.keep(bags[at][0]), None, False, one)
+        for at, one in enumerate(grads)
+    ]
+    verbs, device = tables.verbs, tables.device
+    verbs.sum_gradients(verbs.bags_of(sums))
+    del sums, grads
+
+    def kept() -> list[bool]:
+        device.work_off(device.num_queued)
+        gc.collect()
+        return [one() is not None for one in known]
+
+    assert kept() == [True, True]
+    verbs.apply(tables.plans[:1], [0.1])
+    assert kept() == [True, True]
+    verbs.apply(tables.plans[1:2], [0.1])
+    assert kept() == [False, False]
+    with pytest.raises(AssertionError, match="without sums"):
+        verbs.apply(tables.plans[1:2], [0.1])
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")
