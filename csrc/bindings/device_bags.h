@@ -22,6 +22,7 @@ struct BagsOfPlan {
   float* values;
   int64_t num_rows, width;  // of the values
   float lr;                 // of a step
+  nb::object stack;         // whose rows they are, where that was read of them; else not valid
 };
 
 class DeviceBags {
@@ -96,7 +97,24 @@ class DeviceBags {
 
   // Bags of batches without keys, which nothing is to be summed of, are left out.
   void DropEmpty() {
-    std::erase_if(tables, [](const BagsOfPlan& one) { return one.plan->num_occurrences == 0; });
+    const auto is_empty = [](const BagsOfPlan& one) { return one.plan->num_occurrences == 0; };
+    if (std::erase_if(tables, is_empty) > 0) plans_ = nb::list();
+  }
+  // A step of a plan whose gradients have been summed.
+  void AddStep(nb::object plan, float lr) {
+    BagsOfPlan bags = {};
+    bags.plan = nb::cast<DevicePlanState*>(plan);
+    bags.owner = std::move(plan);
+    bags.lr = lr;
+    tables.push_back(std::move(bags));
+  }
+  // Made once for all who ask; they leave it as it is.
+  nb::list Plans() {
+    if (plans_.size() != tables.size()) {
+      plans_ = nb::list();
+      for (const BagsOfPlan& one : tables) plans_.append(one.owner);
+    }
+    return plans_;
   }
 
   std::vector<BagsOfPlan> tables;
@@ -129,6 +147,7 @@ class DeviceBags {
   }
 
   TensorDevice device_;
+  nb::list plans_;
 };
 
 }  // namespace hps

@@ -3,7 +3,8 @@
 // memory that they work on.
 //
 // Above it: device_verbs.h; hps/gpu_cache, whose DeviceRows and DevicePlan are these with more of
-// Python's. Below it: csrc/gpu_cache/cache_args.h. All is under the GIL.
+// Python's. Below it: device_keys.h, csrc/gpu_cache/cache_args.h. All is under
+// the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/device_keys.h"
 #include "gpu_cache/cache_args.h"
 #include "optimizer/safe_gradient.h"
 
@@ -165,17 +167,13 @@ struct DevicePlanState {
     is_held = false;
   }
   // The very tensor that the keys came as, which counts its changes, or None.
-  void NoteGiven(nb::object keys) {
-    given_version = VersionOf(keys);
-    given = std::move(keys);
+  void NoteGiven(const KeysOfTable& keys) {
+    given_version = keys.version;
+    given = keys.version < 0 ? nb::none() : keys.owner;
   }
   // True if its keys came as that object, which was not changed since.
   bool IsOf(nb::handle keys) const {
-    return !given.is_none() && given.is(keys) && VersionOf(keys) == given_version;
-  }
-  static int64_t VersionOf(nb::handle keys) {
-    static PyObject* const version = PyUnicode_InternFromString("_version");
-    return nb::cast<int64_t>(nb::getattr(keys, nb::handle(version), nb::int_(0)));
+    return given.is(keys) && given_version >= 0 && VersionOfTensor(keys) == given_version;
   }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
@@ -218,7 +216,7 @@ struct DevicePlanState {
   int64_t sums_start = 0;  // in floats
   // The very tensor of keys that it was made of, and how often that had been changed by then.
   nb::object given = nb::none();
-  int64_t given_version = 0;
+  int64_t given_version = -1;
   uint64_t mark = 0;  // of who looks whether a plan is named twice
 };
 

@@ -113,7 +113,8 @@ class TensorView {
     if (!is_there || found.ndim > kMostDims) return false;
     const bool is_whole = found.dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
     // A tensor of torch may stand for the negatives of what lies there.
-    if (!is_whole && nb::cast<bool>(value.attr("is_neg")())) return false;
+    static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+    if (!is_whole && !value.attr(nb::handle(is_neg))().is(Py_False)) return false;
     int64_t step = 1;
     for (int32_t i = found.ndim - 1; i >= 0; --i) {
       const bool is_apart = found.strides != nullptr && found.strides[i] != step;

@@ -43,11 +43,17 @@ class SumsArena(_C.SumsLayout):
         super().__init__(self.arena.piece, addresses, room)
         names = ("places", "sorted_places", "positions", "hot_ranks")
         self._tensors = [self.arena.tensor(name) for name in names]
+        self._sorted = [one[:0] for one in self._tensors[:3]]  # of the last step, as its ranks
+        self._ranks = self._tensors[3][:0]
 
     def sort(self, device: Device, count: int) -> None:
         """Sorts that many places, with the positions that they came from."""
-        device.sort(*[one[:count] for one in self._tensors[:3]])
+        if len(self._sorted[0]) != count:
+            self._sorted = [one[:count] for one in self._tensors[:3]]
+        device.sort(*self._sorted)
 
     def add_up_hot_ranks(self, device: Device, count: int) -> None:
         """The inclusive prefix sum of that many."""
-        device.prefix_sum(self._tensors[3][:count])
+        if len(self._ranks) != count:
+            self._ranks = self._tensors[3][:count]
+        device.prefix_sum(self._ranks)

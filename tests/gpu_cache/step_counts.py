@@ -113,18 +113,15 @@ class CountedSteps:
 
     def step(self, keys: Keys) -> None:
         """One batch, the same keys in each table."""
-        server, device, held = self.server, self.device, {}
+        server, device = self.server, self.device
         of_tables = dict.fromkeys(self.names, keys)
         queued = server.queued
         assert queued is not None
         with device.counting("fetch"):
-            warm_one = queued.warming(of_tables)
-            warm = [warm_one(name, keys) for name in self.names]
+            warm = queued.warming(of_tables)
         with device.counting("copy"):
-            pin_one = queued.pinning(of_tables)
-            for name in self.names:
-                held[name] = pin_one(name, keys)
-            for rows in warm:
+            held = queued.pinning(of_tables)
+            for rows in warm.values():
                 rows.release()
         with device.counting("training"):
             server.pull_tables(

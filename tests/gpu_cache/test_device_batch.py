@@ -56,9 +56,6 @@ class Tables:
         self.verbs = self.ours[0].together
         self.kept: list[Any] = []  # what queued work reads and writes
 
-    def at(self, lr: float) -> tuple[list[Any], list[float]]:
-        return self.plans, [lr] * len(self.plans)
-
     def keep(self, array: Any) -> Any:
         """On the device."""
         if array is None:
@@ -70,7 +67,7 @@ class Tables:
     def bring(self, keys: list[Any]) -> None:
         """Looks up all tables at once, pins those that lack nothing at once, then the others."""
         given = [self.keep(one.view(np.int64)) if len(one) % 2 else one for one in keys]
-        self.verbs.look_up(self.plans, given, [None] * len(given), [True] * len(given))
+        self.verbs.look_up(self.plans, self.verbs.keys_of(given), [True] * len(given))
         found = self.verbs.pin_found(self.plans)
         pinned = [plan in found for plan in self.plans]
         lacking = [plan for plan in self.plans if plan not in found]
@@ -109,9 +106,10 @@ class Tables:
             self.theirs[number].apply(self.twins[number], lr)
             self.theirs[number].abandon(self.twins[number])
         self.verbs.pool(self.verbs.bags_of(asked))
-        self.verbs.sum_gradients(self.verbs.bags_of(sums))
-        self.verbs.find_overflow(*self.at(lr))
-        self.verbs.apply(*self.at(lr))
+        summed = self.verbs.bags_of(sums, [lr] * len(sums))
+        self.verbs.sum_gradients(summed)
+        self.verbs.find_overflow(summed)
+        self.verbs.apply(summed)
         self.verbs.abandon(self.plans)
         self.device.work_off(self.device.num_queued)
         for out, other in zip(outs, expected, strict=True):
