@@ -51,33 +51,41 @@ class DeviceBags {
     tables.push_back(std::move(bags));
   }
 
-  // The same; false, and nothing is added, if anything is not as it is needed. No bags: values are
-  // of occurrences.
-  bool AddIfRight(nb::object owner, DevicePlanState* plan, nb::handle offsets, nb::handle weights,
-                  bool is_mean, nb::handle values, float lr) {
+  // Bags of a plan's batch whose values are a tensor. False, and nothing is added, if that is not as
+  // it is needed.
+  bool AddIfRight(nb::object owner, DevicePlanState* plan, const PoolingView& pooling,
+                  nb::handle values, float lr) {
     const std::optional<TensorView> view = LookAtFloats(values, 2);
     if (!view) return false;
-    BagsOfPlan bags = {};
+    BagsOfPlan& bags = tables.emplace_back();
     bags.plan = plan;
     bags.owner = std::move(owner);
-    bags.is_mean = is_mean;
+    bags.is_mean = pooling.is_mean;
     bags.lr = lr;
-    bags.num_bags = plan->num_occurrences;
-    if (offsets.is_valid()) {
-      const std::optional<TensorView> starts = LookAtOffsets(offsets);
-      if (!starts) return false;
-      SetOffsets(*starts, &bags);
-    }
-    if (weights.is_valid() && !weights.is_none()) {
-      const std::optional<TensorView> factors = LookAtFloats(weights, 1);
-      if (!factors || factors->shape(0) != plan->num_occurrences) return false;
-      bags.weights = static_cast<const float*>(factors->data());
-      Keep(weights);
-    }
+    bags.offsets = pooling.starts;
+    bags.weights = pooling.factors;
+    bags.num_bags = pooling.num_bags;
     SetValues(*view, &bags);
-    if (offsets.is_valid()) Keep(offsets);
+    Keep(pooling.offsets);
+    Keep(pooling.weights);
     Keep(values);
-    tables.push_back(std::move(bags));
+    return true;
+  }
+
+  // Offsets and weights of so many occurrences; false if anything is not as it is needed.
+  bool LookAtPooling(nb::object offsets, nb::object weights, int64_t num_occurrences,
+                     PoolingView* found) const {
+    const std::optional<TensorView> starts = LookAtOffsets(offsets);
+    if (!starts) return false;
+    if (!weights.is_none()) {
+      const std::optional<TensorView> factors = LookAtFloats(weights, 1);
+      if (!factors || factors->shape(0) != num_occurrences) return false;
+      found->factors = static_cast<const float*>(factors->data());
+    }
+    found->starts = static_cast<const int64_t*>(starts->data());
+    found->num_bags = starts->shape(0) - 1;
+    found->offsets = std::move(offsets);
+    found->weights = std::move(weights);
     return true;
   }
 

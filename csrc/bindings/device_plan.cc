@@ -182,6 +182,7 @@ void SetReleased(const nb::list& plans) {
     auto* const plan = nb::cast<DevicePlanState*>(one);
     plan->state = PlanState::kFound;
     plan->given = nb::none();
+    plan->pooling = {};
     plan->LetGo();
   }
 }

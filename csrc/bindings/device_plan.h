@@ -135,6 +135,16 @@ struct SumsLayout {
   size_t num_tables = 0;
 };
 
+// Where a pooling's bags lie, as they were last read.
+struct PoolingView {
+  nb::object owner = nb::none();                          // a BagPooling, or None
+  nb::object offsets = nb::none(), weights = nb::none();  // its tensors
+  const int64_t* starts = nullptr;                        // null: values are of occurrences
+  const float* factors = nullptr;
+  int64_t num_bags = 0;  // or occurrences
+  bool is_mean = false;
+};
+
 struct DevicePlanState {
   static constexpr uint64_t kMinIdTable = 64;
 
@@ -217,6 +227,8 @@ struct DevicePlanState {
   // The very tensor of keys that it was made of, and how often that had been changed by then.
   nb::object given = nb::none();
   int64_t given_version = -1;
+  // By which the batch was pooled, and will be updated.
+  PoolingView pooling;
   uint64_t mark = 0;  // of who looks whether a plan is named twice
 };
 

@@ -75,6 +75,7 @@ int64_t DeviceVerbs::Prepare(const nb::list& plans, const DeviceKeys& keys) cons
     plan->ForgetNumbers();
     plan->victims = plan->missing = nb::none();
     plan->NoteGiven(own);
+    plan->pooling = {};
     if (own.count > plan->capacity) {
       nb::handle(plans[i]).attr("grow")(own.count + own.count / 8);
     }

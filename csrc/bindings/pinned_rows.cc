@@ -22,19 +22,8 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-// Fields of the server's objects.
+// Names of what the server's objects have.
 struct FieldNames {
-  PyObject* const table = PyUnicode_InternFromString("table");
-  PyObject* const rows = PyUnicode_InternFromString("rows");
-  PyObject* const keys = PyUnicode_InternFromString("keys");
-  PyObject* const grads = PyUnicode_InternFromString("grads");
-  PyObject* const out = PyUnicode_InternFromString("out");
-  PyObject* const pooling = PyUnicode_InternFromString("pooling");
-  PyObject* const bags = PyUnicode_InternFromString("bags");
-  PyObject* const offsets = PyUnicode_InternFromString("offsets");
-  PyObject* const weights = PyUnicode_InternFromString("weights");
-  PyObject* const is_mean = PyUnicode_InternFromString("is_mean");
-  PyObject* const num_occurrences = PyUnicode_InternFromString("num_occurrences");
   PyObject* const gate = PyUnicode_InternFromString("gate");
   PyObject* const plans_in_flight = PyUnicode_InternFromString("plans_in_flight");
   PyObject* const idle_plans = PyUnicode_InternFromString("idle_plans");
@@ -43,9 +32,33 @@ struct FieldNames {
   PyObject* const release = PyUnicode_InternFromString("release");
 };
 
+// Fields of a PooledRead or a RowUpdate, each class by its own.
+struct PartFields {
+  explicit PartFields(const char* name_of_values) : values(name_of_values) {}
+
+  SlotField table{"table"}, rows{"rows"}, keys{"keys"}, pooling{"pooling"};
+  SlotField values;
+};
+
+// Of a BagPooling and of its Bags.
+struct PoolingFields {
+  SlotField bags{"bags"}, weights{"weights"}, is_mean{"is_mean"};
+  SlotField offsets{"offsets"}, num_occurrences{"num_occurrences"};
+};
+
 const FieldNames& Names() {
   static const FieldNames* const names = new FieldNames;  // Python's, to the end of the process
   return *names;
+}
+
+PartFields& FieldsOfReads() {
+  static auto* const fields = new PartFields("out");
+  return *fields;
+}
+
+PartFields& FieldsOfUpdates() {
+  static auto* const fields = new PartFields("grads");
+  return *fields;
 }
 
 uint64_t NewMark() {
@@ -73,13 +86,12 @@ struct PinnedRows {
 
 // False unless they are rows of that kind, pinned, of that table of those stacks, which was not
 // met before under that mark.
-bool FindRows(nb::handle part, const nb::dict& stacks, nb::handle kind, uint64_t mark,
-              PinnedRows* found) {
-  const FieldNames& names = Names();
-  found->rows = GetField(part, names.rows);
+bool FindRows(PartFields& fields, nb::handle part, const nb::dict& stacks, nb::handle kind,
+              uint64_t mark, PinnedRows* found) {
+  found->rows = fields.rows(part);
   found->held = AsRows(found->rows, kind);
   if (found->held == nullptr) return false;
-  found->table = GetField(part, names.table);
+  found->table = fields.table(part);
   PyObject* const own = PyDict_GetItemWithError(stacks.ptr(), found->table.ptr());
   if (own == nullptr) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -90,20 +102,22 @@ bool FindRows(nb::handle part, const nb::dict& stacks, nb::handle kind, uint64_t
   return std::exchange(found->plan->mark, mark) != mark;
 }
 
-// Adds the bags of a BagPooling.
-bool AddPooled(const PinnedRows& part, nb::handle pooling, nb::handle values, float lr,
-               DeviceBags* bags) {
-  const FieldNames& names = Names();
-  const nb::object own = GetField(pooling, names.bags);
-  const int64_t count = nb::cast<int64_t>(GetField(own, names.num_occurrences));
-  if (count != part.plan->num_occurrences) return false;
-  if (!bags->AddIfRight(part.held->plan, part.plan, GetField(own, names.offsets),
-                        GetField(pooling, names.weights),
-                        GetField(pooling, names.is_mean).is(Py_True), values, lr)) {
-    return false;
+// What a BagPooling says of the plan's batch, null if anything is not as it is needed. The one that
+// the batch was pooled by has been read before.
+const PoolingView* FindPooling(const DeviceBags& bags, DevicePlanState* plan, nb::handle pooling) {
+  static auto* const fields = new PoolingFields;
+  if (plan->pooling.owner.is(pooling)) return &plan->pooling;
+  const nb::object own = fields->bags(pooling);
+  const int64_t count = nb::cast<int64_t>(fields->num_occurrences(own));
+  PoolingView found;
+  if (count != plan->num_occurrences ||
+      !bags.LookAtPooling(fields->offsets(own), fields->weights(pooling), count, &found)) {
+    return nullptr;
   }
-  bags->tables.back().stack = part.held->stack;
-  return true;
+  found.is_mean = fields->is_mean(pooling).is(Py_True);
+  found.owner = nb::borrow(pooling);
+  plan->pooling = std::move(found);
+  return &plan->pooling;
 }
 
 // True if the rows are those of these keys.
@@ -114,14 +128,18 @@ bool AreOf(const PinnedRows& part, nb::handle keys) {
 // The bags of PooledReads, all of whose rows are pinned; false, and some may have been added, if
 // one is anything else. `kind`: the class of such rows.
 bool PinnedReads(DeviceBags& bags, const nb::list& reads, const nb::dict& stacks, nb::handle kind) {
-  const FieldNames& names = Names();
+  PartFields& fields = FieldsOfReads();
   const uint64_t mark = NewMark();
   CheckKind(kind);
+  bags.tables.reserve(reads.size());
   for (const nb::handle read : reads) {
     PinnedRows part;
-    if (!FindRows(read, stacks, kind, mark, &part)) return false;
-    const nb::object pooling = GetField(read, names.pooling);
-    if (!AddPooled(part, pooling, GetField(read, names.out), 0.0f, &bags)) return false;
+    if (!FindRows(fields, read, stacks, kind, mark, &part)) return false;
+    const PoolingView* const pooling = FindPooling(bags, part.plan, fields.pooling(read));
+    if (pooling == nullptr) return false;
+    const nb::object out = fields.values(read);
+    if (!bags.AddIfRight(part.held->plan, part.plan, *pooling, out, 0.0f)) return false;
+    bags.tables.back().stack = part.held->stack;
   }
   return true;
 }
@@ -129,25 +147,27 @@ bool PinnedReads(DeviceBags& bags, const nb::list& reads, const nb::dict& stacks
 // The same of RowUpdates, with the learning rates of their tables.
 bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& stacks,
                    nb::handle kind, const nb::dict& rates) {
-  const FieldNames& names = Names();
+  PartFields& fields = FieldsOfUpdates();
   const uint64_t mark = NewMark();
   CheckKind(kind);
+  bags.tables.reserve(updates.size());
   for (const nb::handle update : updates) {
     PinnedRows part;
-    if (!FindRows(update, stacks, kind, mark, &part)) return false;
-    if (!GetField(part.held->stack, names.gate).is_none()) return false;
-    if (!AreOf(part, GetField(update, names.keys))) return false;
+    if (!FindRows(fields, update, stacks, kind, mark, &part)) return false;
+    if (!GetField(part.held->stack, Names().gate).is_none()) return false;
+    if (!AreOf(part, fields.keys(update))) return false;
     PyObject* const rate = PyDict_GetItemWithError(rates.ptr(), part.table.ptr());
     const double lr = rate == nullptr ? -1.0 : PyFloat_AsDouble(rate);
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     if (rate == nullptr) return false;
-    const nb::object pooling = GetField(update, names.pooling),
-                     grads = GetField(update, names.grads);
+    PoolingView each;
+    each.num_bags = part.plan->num_occurrences;
+    const nb::object own = fields.pooling(update);
+    const PoolingView* const pooling = own.is_none() ? &each : FindPooling(bags, part.plan, own);
+    if (pooling == nullptr) return false;
+    const nb::object grads = fields.values(update);
     const auto rounded = static_cast<float>(lr);
-    const bool is_added = pooling.is_none() ? bags.AddIfRight(part.held->plan, part.plan, nb::handle(),
-                                                              nb::handle(), false, grads, rounded)
-                                            : AddPooled(part, pooling, grads, rounded, &bags);
-    if (!is_added) return false;
+    if (!bags.AddIfRight(part.held->plan, part.plan, *pooling, grads, rounded)) return false;
     BagsOfPlan& added = bags.tables.back();
     added.stack = part.held->stack;
     if (added.num_rows != added.num_bags) return false;

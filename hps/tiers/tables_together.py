@@ -115,7 +115,10 @@ class TablesTogether:
             if rows[0].stack.movers:
                 pins = [one.stack.moving is None for one in rows]
             self._verbs.look_up(self._plans_of(rows), keys, pins)
-            self._share_of(rows, begun)
+            if len(rows) == len(self._stacks):
+                self._seconds += perf_counter() - begun
+            else:
+                self._share([one.stack for one in rows], begun)
 
     def end_look_up(self, rows: Sequence[BatchRows]) -> None:
         """Waits for the look-up of all, whose numbers come together. Without the lock."""
@@ -218,7 +221,7 @@ class TablesTogether:
                 return False
             begun = perf_counter()
             self._verbs.pool(bags)
-            self._share_of([read.rows for read in reads], begun)
+            self._share_of(bags, begun)
             return True
 
     def pool_rows(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
@@ -309,12 +312,12 @@ class TablesTogether:
         for stack in stacks:
             stack.counters.seconds += seconds / len(stacks)
 
-    def _share_of(self, rows: Sequence[Any], begun: float) -> None:
-        """The same of the tables of rows."""
-        if len(rows) == len(self._stacks):
+    def _share_of(self, bags: _C.DeviceBags, begun: float) -> None:
+        """The same of the tables of bags that were read of rows."""
+        if len(bags) == len(self._stacks):
             self._seconds += perf_counter() - begun
         else:
-            self._share([one.stack for one in rows], begun)
+            self._share(bags.stacks, begun)
 
     def _share(self, stacks: Sequence[TableStack], begun: float) -> None:
         self.share(stacks, perf_counter() - begun)

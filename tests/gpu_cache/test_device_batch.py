@@ -191,9 +191,10 @@ def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none
         own = tables.keep(offsets), tables.keep(weights), mean
         cache, plan = tables.ours[number], tables.plans[number]
         sums.append(BagsOfTable(cache, plan, *own, tables.keep(grads)))
-    tables.verbs.sum_gradients(tables.verbs.bags_of(sums))
-    tables.verbs.find_overflow(*tables.at(0.1))
-    tables.verbs.apply(*tables.at(0.1))
+    summed = tables.verbs.bags_of(sums, [0.1] * len(sums))
+    tables.verbs.sum_gradients(summed)
+    tables.verbs.find_overflow(summed)
+    tables.verbs.apply(summed)
     told = [one.failed_key(wait=True) for one in tables.ours]
     assert [number for number, key in enumerate(told) if key is not None] == [1]
     assert [one.num_rows for one in tables.ours] == before
@@ -217,8 +218,10 @@ def test_memory_of_sums_is_used_again_by_the_same_plans_alone() -> None:
     assert plans[0].sums is plans[1].sums is kept, "memory was not used again"
     verbs.sum_gradients(verbs.bags_of(sums[:1]))
     assert plans[0].sums is not kept and plans[1].sums is kept
+    step = verbs.step_of(plans[1], 0.1)
+    step.add_step(tables.plans[2], 0.1)
     with pytest.raises(AssertionError, match="without sums"):
-        verbs.apply(tables.plans[1:3], [0.1, 0.1])
+        verbs.apply(step)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")
