@@ -88,11 +88,11 @@ class DeviceKeys:
 
 class HeldRows:
     plan: Any
-    stack: Final[Any]
+    stack: Any
     _model: Final[Any]
     _pool: Final[Any]
     _lock: Final[Any]
-    _device: Final[str]
+    _device: str
     _pinned_at: Final[tuple[int, int, int] | None]
     def __init__(
         self, stack: object, model: object, pool: object, lock: object, device: str

@@ -44,6 +44,8 @@ class BatchRows(_C.HeldRows):
     those of all tables in one call; `plan` is guarded by the server's lock.
     """
 
+    stack: TableStack
+    plan: BatchPlan | None
     # The batch of several tables of which these rows are a part, if there is one; it pins them.
     joint: "SharesPins | None" = None
 
