@@ -51,8 +51,8 @@ class DeviceBags {
     tables.push_back(std::move(bags));
   }
 
-  // Bags of a plan's batch whose values are a tensor. False, and nothing is added, if that is not as
-  // it is needed.
+  // Bags of a plan's batch whose values are a tensor. False, and nothing is added, if that is not
+  // as it is needed.
   bool AddIfRight(nb::object owner, DevicePlanState* plan, const PoolingView& pooling,
                   nb::handle values, float lr) {
     const std::optional<TensorView> view = LookAtFloats(values, 2);

@@ -253,42 +253,7 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro("is_looked_up", &DevicePlanState::is_looked_up);
 }
 
-}  // namespace
-
-void BindDevicePlan(nb::module_& module) {
-  nb::class_<DeviceMemory>(module, "DeviceMemory")
-      .def(nb::init<nb::object>(), "memory"_a)
-      .def_prop_ro("memory", &DeviceMemory::memory)
-      .def("is_new_to", &DeviceMemory::IsNewTo, "stream"_a);
-  nb::class_<DeviceTable>(module, "DeviceTable")
-      .def(nb::init<const nb::bytes&, nb::object>(), "args"_a, "piece"_a)
-      .def_prop_ro("piece", [](const DeviceTable& table) { return table.memory.owner; })
-      .def_ro("num_swept", &DeviceTable::num_swept)
-      .def_rw("epoch", &DeviceTable::epoch)
-      .def_ro("num_held", &DeviceTable::num_held)
-      .def_rw("number", &DeviceTable::number)
-      .def("take_hits", [](DeviceTable& table) { return std::exchange(table.hits, 0); })
-      .def_rw("is_watched", &DeviceTable::is_watched)
-      .def_prop_ro("has_pins",
-                   [](const DeviceTable& table) { return table.num_held < DeviceTable::kMostPins; })
-      .def(
-          "note_held", [](DeviceTable&, DevicePlanState& plan) { plan.Hold(); }, "plan"_a)
-      .def("let_go", [](DeviceTable&, DevicePlanState& plan) { plan.LetGo(); }, "plan"_a);
-  BindPlan(module);
-  nb::class_<SumsLayout>(module, "SumsLayout")
-      .def(
-          "__init__",
-          [](SumsLayout* layout, nb::object memory, const std::vector<uint64_t>& addresses,
-             const std::vector<int64_t>& room) {
-            constexpr size_t kNumArrays = SumsLayout::kNumArrays;
-            CheckShape(addresses.size() == kNumArrays && room.size() == kNumArrays,
-                       "an address and a size of each array are needed");
-            new (layout) SumsLayout;
-            layout->memory.Set(std::move(memory));
-            std::copy(addresses.begin(), addresses.end(), layout->addresses);
-            std::copy(room.begin(), room.end(), layout->room);
-          },
-          "memory"_a, "addresses"_a, "room"_a);
+void BindKeysAndBags(nb::module_& module) {
   nb::class_<DeviceKeys>(module, "DeviceKeys")
       .def(nb::init<int32_t, int32_t>(), "device_type"_a, "device_number"_a)
       .def(
@@ -334,6 +299,45 @@ void BindDevicePlan(nb::module_& module) {
                      return stacks;
                    })
       .def_ro("tensors", &DeviceBags::tensors);
+}
+
+}  // namespace
+
+void BindDevicePlan(nb::module_& module) {
+  nb::class_<DeviceMemory>(module, "DeviceMemory")
+      .def(nb::init<nb::object>(), "memory"_a)
+      .def_prop_ro("memory", &DeviceMemory::memory)
+      .def("is_new_to", &DeviceMemory::IsNewTo, "stream"_a);
+  nb::class_<DeviceTable>(module, "DeviceTable")
+      .def(nb::init<const nb::bytes&, nb::object>(), "args"_a, "piece"_a)
+      .def_prop_ro("piece", [](const DeviceTable& table) { return table.memory.owner; })
+      .def_ro("num_swept", &DeviceTable::num_swept)
+      .def_rw("epoch", &DeviceTable::epoch)
+      .def_ro("num_held", &DeviceTable::num_held)
+      .def_rw("number", &DeviceTable::number)
+      .def("take_hits", [](DeviceTable& table) { return std::exchange(table.hits, 0); })
+      .def_rw("is_watched", &DeviceTable::is_watched)
+      .def_prop_ro("has_pins",
+                   [](const DeviceTable& table) { return table.num_held < DeviceTable::kMostPins; })
+      .def(
+          "note_held", [](DeviceTable&, DevicePlanState& plan) { plan.Hold(); }, "plan"_a)
+      .def("let_go", [](DeviceTable&, DevicePlanState& plan) { plan.LetGo(); }, "plan"_a);
+  BindPlan(module);
+  nb::class_<SumsLayout>(module, "SumsLayout")
+      .def(
+          "__init__",
+          [](SumsLayout* layout, nb::object memory, const std::vector<uint64_t>& addresses,
+             const std::vector<int64_t>& room) {
+            constexpr size_t kNumArrays = SumsLayout::kNumArrays;
+            CheckShape(addresses.size() == kNumArrays && room.size() == kNumArrays,
+                       "an address and a size of each array are needed");
+            new (layout) SumsLayout;
+            layout->memory.Set(std::move(memory));
+            std::copy(addresses.begin(), addresses.end(), layout->addresses);
+            std::copy(room.begin(), room.end(), layout->room);
+          },
+          "memory"_a, "addresses"_a, "room"_a);
+  BindKeysAndBags(module);
   module.def("start_windows", &StartWindows, "plans"_a, "pins"_a);
   module.def("note_found", &NoteFound, "plans"_a, "copy"_a);
   module.def("uncertain_plans", &Uncertain, "plans"_a, "whole"_a);

@@ -445,8 +445,7 @@ void BindDeviceVerbs(nb::module_& module) {
       .def("find_starts", &DeviceVerbs::FindStarts, "block"_a, "layout"_a, "count"_a)
       .def("try_updates", &DeviceVerbs::Try, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("note_failure", &DeviceVerbs::NoteFailure, "block"_a, "failure"_a)
-      .def("apply", &DeviceVerbs::Apply, "bags"_a, "failure"_a, "stream"_a,
-           nb::keep_alive<0, 1>());
+      .def("apply", &DeviceVerbs::Apply, "bags"_a, "failure"_a, "stream"_a, nb::keep_alive<0, 1>());
 }
 
 }  // namespace hps

@@ -1,5 +1,5 @@
-// HeldRows: the rows of one batch of one table, as the native core reads them of a step: the table's
-// stack, the plan by which they are pinned, the keys that they were pinned for.
+// HeldRows: the rows of one batch of one table, as the native core reads them of a step: the
+// table's stack, the plan by which they are pinned, the keys that they were pinned for.
 //
 // Above it: pinned_rows.cc; hps/tiers/batch_rows.py, whose BatchRows is this with more of Python's.
 // Below it: device_keys.h, device_plan.h. All is under the GIL.

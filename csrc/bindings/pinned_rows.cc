@@ -1,7 +1,7 @@
-// hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, held_plans, give_up_plans: what a step over tables on a
-// device is made from, read from the server's own objects in one call for all tables, so that a
-// table more costs Python nothing. What is in any way unusual is left to Python, which tells what
-// is wrong with it, or does it table by table.
+// hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, held_plans, give_up_plans: what a step
+// over tables on a device is made from, read from the server's own objects in one call for all
+// tables, so that a table more costs Python nothing. What is in any way unusual is left to Python,
+// which tells what is wrong with it, or does it table by table.
 //
 // Above it: hps/tiers/tables_together.py; the objects are PooledRead, RowUpdate and BatchRows.
 // Below it: held_rows.h, device_bags.h.
@@ -29,7 +29,7 @@ struct FieldNames {
   PyObject* const idle_plans = PyUnicode_InternFromString("idle_plans");
   PyObject* const are_of = PyUnicode_InternFromString("are_of");
   PyObject* const take_plan = PyUnicode_InternFromString("take_plan");
-  PyObject* const release = PyUnicode_InternFromString("release");
+  PyObject* const drop = PyUnicode_InternFromString("_drop");
 };
 
 // Fields of a PooledRead or a RowUpdate, each class by its own.
@@ -247,13 +247,13 @@ nb::list BeginRows(nb::handle kind, const nb::list& stacks, const DeviceKeys& ke
   return begun;
 }
 
-// Rows that are dropped release what they hold. A slot of the type, in place of __del__: most hold
-// nothing by then, and Python is not asked for them.
+// Rows that are dropped release what they hold, but for those that a batch of several tables pins.
+// A slot of the type, in place of __del__: most hold nothing by then, and Python is not asked.
 void FinalizeRows(PyObject* rows) noexcept {
   if (!nb::inst_ready(rows) || nb::inst_ptr<HeldRows>(rows)->plan.is_none()) return;
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
-  PyObject* const method = PyObject_GetAttr(rows, Names().release);
+  PyObject* const method = PyObject_GetAttr(rows, Names().drop);
   PyObject* const done = method == nullptr ? nullptr : PyObject_CallObject(method, nullptr);
   if (done == nullptr) PyErr_WriteUnraisable(rows);
   Py_XDECREF(done);
@@ -285,13 +285,14 @@ void BindHeldRows(nb::module_& module) {
       .def_ro("_pool", &HeldRows::pool)
       .def_ro("_lock", &HeldRows::lock)
       .def_ro("_device", &HeldRows::device)
-      .def("_note_keys",
-           [](HeldRows& held, nb::object keys, const StateTuple& state) {
-             if (!state) return;
-             held.given = std::move(keys);
-             std::tie(held.pinned_at.data, held.pinned_at.count, held.pinned_at.version) = *state;
-           },
-           "keys"_a, "state"_a.none())
+      .def(
+          "_note_keys",
+          [](HeldRows& held, nb::object keys, const StateTuple& state) {
+            if (!state) return;
+            held.given = std::move(keys);
+            std::tie(held.pinned_at.data, held.pinned_at.count, held.pinned_at.version) = *state;
+          },
+          "keys"_a, "state"_a.none())
       .def_prop_ro("_pinned_at", [](const HeldRows& held) -> StateTuple {
         const KeysState& at = held.pinned_at;
         if (held.given.is_none()) return std::nullopt;

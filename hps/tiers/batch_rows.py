@@ -202,6 +202,11 @@ class BatchRows(_C.HeldRows):
             self.stack.unpin(self.plan)
             self.give_up_plan()
 
+    def _drop(self) -> None:
+        """What HeldRows calls where nobody has the object any more, if it has a plan."""
+        if self.joint is None:
+            self.release()
+
     def give_up_plan(self) -> None:
         """The plan, which pins nothing, is the stack's again. Under the lock."""
         assert_held(self._lock)
