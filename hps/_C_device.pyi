@@ -1,5 +1,5 @@
 """Types of what hps._C has for the verbs over tables on a device; csrc/bindings/device_plan.h,
-device_bags.h, device_verbs.h, launcher.h and pinned_rows.cc define it.
+device_keys.h, device_bags.h, device_verbs.h, launcher.h and pinned_rows.cc define it.
 
 For type checkers alone: _C.pyi hands it on."""
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 _Plan = TypeVar("_Plan", bound=DevicePlanState)
+_Rows = TypeVar("_Rows", bound=HeldRows)
 
 class PlanState(enum.Enum):
     KEYS = 0
@@ -78,10 +79,31 @@ class DevicePlanState:
     def start_window(self, first: int, count: int) -> None: ...
     def take_numbers(self, words: npt.NDArray[np.uint8]) -> None: ...
 
+class DeviceKeys:
+    count: Final[int]
+    lengths: Final[list[int]]
+    tensors: Final[list[Any]]  # those on the device
+    def __init__(self, device_type: int, device_number: int) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, keys: Sequence[object]) -> bool: ...
+
+class HeldRows:
+    plan: Any
+    stack: Any
+    _model: Final[Any]
+    _pool: Final[Any]
+    _lock: Final[Any]
+    _device: str
+    _pinned_at: Final[tuple[int, int, int] | None]
+    def __init__(
+        self, stack: object, model: object, pool: object, lock: object, device: str
+    ) -> None: ...
+    def _note_keys(self, keys: object, state: tuple[int, int, int] | None) -> None: ...
+
 class DeviceBags:
     tensors: Final[list[Any]]
     plans: Final[list[DevicePlanState]]
-    rates: Final[list[float]]
+    stacks: Final[list[Any]]
     def __init__(self, device_type: int, device_number: int) -> None: ...
     def __len__(self) -> int: ...
     def add(
@@ -93,6 +115,7 @@ class DeviceBags:
         values: object,
         lr: float = 0.0,
     ) -> None: ...
+    def add_step(self, plan: DevicePlanState, lr: float) -> None: ...
     def drop_empty(self) -> None: ...
 
 class Launcher:
@@ -113,16 +136,14 @@ class DeviceVerbs:
     def __init__(
         self, launcher: Launcher, ring: BlockRing, device_type: int, device_number: int
     ) -> None: ...
-    def prepare(
-        self, plans: Sequence[DevicePlanState], keys: Sequence[object], given: Sequence[object]
-    ) -> int: ...
+    def prepare(self, plans: Sequence[DevicePlanState], keys: DeviceKeys) -> int: ...
     def place(
-        self, plans: Sequence[DevicePlanState], keys: Sequence[object], copied: int, stream: int
+        self, plans: Sequence[DevicePlanState], keys: DeviceKeys, copied: int, stream: int
     ) -> TableBlock: ...
     def contains(
         self,
         tables: Sequence[DeviceTable],
-        keys: Sequence[object],
+        keys: DeviceKeys,
         presence: int,
         copied: int,
         stream: int,
@@ -148,15 +169,11 @@ class DeviceVerbs:
     ) -> TableBlock: ...
     def pool(self, bags: DeviceBags, stream: int) -> TableBlock | None: ...
     def sum_sizes(self, bags: DeviceBags) -> list[int]: ...
-    def layout_of(self, bags: DeviceBags) -> SumsLayout | None: ...
+    def layout_of(self, bags: DeviceBags, sizes: Sequence[int]) -> SumsLayout | None: ...
     def sum(self, bags: DeviceBags, layout: SumsLayout, stream: int) -> TableBlock: ...
-    def try_updates(
-        self, plans: Sequence[DevicePlanState], rates: Sequence[float], stream: int
-    ) -> TableBlock: ...
+    def try_updates(self, bags: DeviceBags, stream: int) -> TableBlock: ...
     def note_failure(self, block: TableBlock, failure: int) -> None: ...
-    def apply(
-        self, plans: Sequence[DevicePlanState], rates: Sequence[float], failure: int, stream: int
-    ) -> TableBlock: ...
+    def apply(self, bags: DeviceBags, failure: int, stream: int) -> TableBlock: ...
 
 def gpu_kernel_source() -> str: ...
 def run_gpu_kernel(kernel: str, args: bytes, count: int) -> None: ...
@@ -174,6 +191,15 @@ def set_released(plans: Sequence[DevicePlanState]) -> None: ...
 def memory_of(
     plans: Sequence[DevicePlanState], stream: int, all: bool
 ) -> list[DeviceMemory | torch.Tensor]: ...
+def begin_rows(
+    kind: type[_Rows],
+    stacks: Sequence[object],
+    keys: DeviceKeys,
+    models: Sequence[object],
+    pool: object,
+    lock: object,
+    device: str,
+) -> list[_Rows]: ...
 def pinned_reads(
     bags: DeviceBags, reads: Sequence[object], stacks: Mapping[str, object], kind: type
 ) -> bool: ...

@@ -42,7 +42,10 @@ class SumsArena(_C.SumsLayout):
         super().__init__(self.arena.piece, addresses, room)
         names = ("places", "sorted_places", "positions")
         self._tensors = [self.arena.tensor(name) for name in names]
+        self._sorted = [one[:0] for one in self._tensors]  # of the last step
 
     def sort(self, device: Device, count: int) -> None:
         """Sorts that many places, with the positions that they came from."""
-        device.sort(*[one[:count] for one in self._tensors])
+        if len(self._sorted[0]) != count:
+            self._sorted = [one[:count] for one in self._tensors]
+        device.sort(*self._sorted)
