@@ -82,12 +82,14 @@ class Reserves:
             if one.rows.shape != (count, cache_of(plan).row_bytes) or one.found.shape != (count,):
                 raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
         lacking = [one for one in tables if len(one.found)]
-        queue = [self._filling(lacking)] if lacking else []
         plans = [cast("DevicePlan", one.plan) for one in tables]
-        _C.call_all([*queue, partial(_C.set_pinned, plans)])
+        if lacking:
+            self._fill(lacking, partial(_C.set_pinned, plans))
+        else:
+            _C.set_pinned(plans)
 
-    def _filling(self, tables: Sequence[RowsOfTable]) -> Callable[[], None]:
-        """To be called next, of tables that lack rows: a native call."""
+    def _fill(self, tables: Sequence[RowsOfTable], note: Callable[[], None]) -> None:
+        """Of tables that lack rows; `note`, a native call, comes with the queueing."""
         device = self._device
         # Rows that nobody stored are made on the device.
         sizes = [one.rows.nbytes if one.found.any() else 0 for one in tables]
@@ -110,7 +112,7 @@ class Reserves:
             [one.lr for one in tables],
             device.stream(),
         )
-        return partial(block.launch, "FillRow", 0)
+        _C.call_all([partial(block.launch, "FillRow", 0), note])
 
     def cancel(self, plans: list[DevicePlan]) -> None:
         """Takes back what plans have reserved. Within a verb."""
