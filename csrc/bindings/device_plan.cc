@@ -65,7 +65,8 @@ void StartWindows(const nb::list& plans, const std::vector<bool>& pins) {
   }
 }
 
-// Of look-ups that are queued: a copy that brings the numbers of all, one behind the other.
+// Of look-ups that are queued: a copy that brings the numbers of all, one behind the other, or None
+// as long as there is none.
 void NoteFound(const nb::list& plans, const nb::object& copy) {
   int64_t at = 0;
   for (const nb::handle one : plans) {
@@ -341,7 +342,7 @@ void BindDevicePlan(nb::module_& module) {
           "memory"_a, "addresses"_a, "room"_a);
   BindKeysAndBags(module);
   module.def("start_windows", &StartWindows, "plans"_a, "pins"_a);
-  module.def("note_found", &NoteFound, "plans"_a, "copy"_a);
+  module.def("note_found", &NoteFound, "plans"_a, "copy"_a.none());
   module.def("uncertain_plans", &Uncertain, "plans"_a, "whole"_a);
   module.def("holding_plans", &Holding, "plans"_a);
   module.def("plans_in", &InState, "plans"_a, "state"_a);

@@ -5,10 +5,14 @@ step (hps/contracts/table_verbs.py). Below it: hps._C.DeviceVerbs, which packs w
 given in a call for all tables, and launches them; ring.py, device_sums.py. Tables of several
 optimizers are tried and applied by a launch for each kind of optimizer among them: one kernel for
 all would take the registers of the greediest.
+
+What work that is queued does to pins and slots is noted in the native call that queues it: an
+interrupt may come between any two others.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -51,7 +55,7 @@ class DeviceBatch:
             self._chunks = Chunks(device, self._order)
         ring = _C.BlockRing(self._chunks.next)
         self._native = _C.DeviceVerbs(device.launcher, ring, *self._place)
-        self._reserves = Reserves(device, self._native)
+        self._reserves = Reserves(device, self._order, self._native)
         self._numbers_bytes = device.args.dtype("BatchNumbers").itemsize
 
     # hps/contracts/table_verbs.py says what each does.
@@ -134,10 +138,10 @@ class DeviceBatch:
         host = self._device.empty_pinned(num_bytes)
         [told] = self._scratch.take(num_bytes)
         block = self._native.find(plans, self._scratch.address + told, self._device.stream())
-        block.launch("FindSlot", 0, "ListMissing", 1)
-        copy = HostCopy(self._device, self._scratch.tensor(told, num_bytes), host)
-        block.launch("EndFind", 2)
-        _C.note_found(plans, copy)
+        queue = partial(block.launch, "FindSlot", 0, "ListMissing", 1, "EndFind", 2)
+        _C.call_all([queue, partial(_C.note_found, plans, None)])
+        # Where an interrupt leaves this out, who needs the numbers asks for them.
+        _C.note_found(plans, HostCopy(self._device, self._scratch.tensor(told, num_bytes), host))
 
     def look_again(self, plans: Sequence[BatchPlan]) -> None:
         """See TableVerbs."""
@@ -211,8 +215,8 @@ class DeviceBatch:
         if not plans:
             return
         with self._verb(plans):
-            self._native.release(plans, self._device.stream()).launch("Release", 0)
-        _C.set_released(plans)
+            block = self._native.release(plans, self._device.stream())
+            _C.call_all([partial(block.launch, "Release", 0), partial(_C.set_released, plans)])
 
     # Rows of a batch.
 

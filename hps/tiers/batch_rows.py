@@ -210,8 +210,11 @@ class BatchRows(_C.HeldRows):
     def give_up_plan(self) -> None:
         """The plan, which pins nothing, is the stack's again. Under the lock."""
         assert_held(self._lock)
-        plan, self.plan = self.plan, None
+        plan = self.plan
         if plan is not None:
+            # First of all, and by a builtin: what an interrupt leaves is in no erase's way.
+            self.stack.plans_in_flight.discard(plan)
+            self.plan = None
             self.stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
