@@ -28,9 +28,7 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import DIRTY, AnyRowCache
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
-from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_cache import DeviceCache
-from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.kernels import KernelArgs
 from hps.parameter_server.opening import Tiers
@@ -43,39 +41,6 @@ _AIMS = {"all threads": 150.0, "training thread": 40.0}
 _STEPS = 20  # a repetition; their median counts
 _TRAINING = ("pool", "apply", "release")
 _PHASES = ("warm", "pin", *_TRAINING)
-
-
-class ResidentPlan(DevicePlan):
-    """A plan that knows the very keys it was made of, as the server knows a tensor on a device."""
-
-    keys: Any = None
-
-    def matches(self, keys: Any) -> bool:
-        assert keys is self.keys, "other keys than those that were pinned"
-        return True
-
-
-class ResidentBatch(DeviceBatch):
-    """A DeviceBatch that takes arrays of the host for tensors of its device."""
-
-    def _make_plans(self, plans: Any, keys: Any, given: Any) -> None:
-        for plan, own in zip(plans, keys, strict=True):
-            plan.keys = own
-        super()._make_plans(plans, [_tensor(own.view(np.int64)) for own in keys], keys)
-
-
-class ResidentCache(DeviceCache):
-    """A DeviceCache whose batches come as tensors on its device, as a Pipeline's do.
-
-    For devices that are the host, for which the server hands on arrays.
-    """
-
-    _batch_type = ResidentBatch
-    _plan_type = ResidentPlan
-
-
-def _tensor(values: Any) -> Any:
-    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 class NullDevice:
@@ -180,6 +145,7 @@ class NullSteps:
 
     def __init__(self, server: Any, names: list[str], keys: Keys) -> None:
         self._server, self._names, self._keys = server, names, keys
+        self._keys_there = torch.from_numpy(keys.view(np.int64))  # as the copy stage has them
         length = EXAMPLES * KEYS_A_BAG
         bags = make_bags(torch.arange(0, length + 1, KEYS_A_BAG), length, "bags")
         self._pooling = BagPooling(bags, None, False)
@@ -191,22 +157,19 @@ class NullSteps:
     def warm(self) -> None:
         """What the fetch stage does."""
         of_tables = dict.fromkeys(self._names, self._keys)
-        warm = self._server.queued.warming(of_tables)
-        for name in self._names:
-            warm(name, self._keys).release()
+        for rows in self._server.queued.warming(of_tables).values():
+            rows.release()
 
     def pin(self) -> None:
         """What the copy stage does."""
-        of_tables = dict.fromkeys(self._names, self._keys)
-        pin = self._server.queued.pinning(of_tables)
-        for name in self._names:
-            self._rows[name] = pin(name, self._keys)
+        of_tables = dict.fromkeys(self._names, self._keys_there)
+        self._rows.update(self._server.queued.pinning(of_tables))
 
     def pool(self) -> None:
         """The forward."""
         self._server.pull_tables(
             [
-                PooledRead(name, self._keys, self._pooling, self._out, rows)
+                PooledRead(name, self._keys_there, self._pooling, self._out, rows)
                 for name, rows in self._rows.items()
             ]
         )
@@ -215,7 +178,7 @@ class NullSteps:
         """The step; gradients are of bags."""
         self._server.apply(
             [
-                RowUpdate(name, self._keys, self._grads, rows, self._pooling)
+                RowUpdate(name, self._keys_there, self._grads, rows, self._pooling)
                 for name, rows in self._rows.items()
             ]
         )
@@ -247,7 +210,7 @@ def measure(num_tables: int, repetitions: int) -> tuple[dict[str, Samples], int]
 
     def caches(config: hps.Config) -> dict[str, AnyRowCache]:
         return make_gpu_caches(
-            config, lambda options: cast("Any", ResidentCache(device, failures, options))
+            config, lambda options: cast("Any", DeviceCache(device, failures, options))
         )
 
     gpu = hps.GpuCacheConfig(bytes=num_tables * 2**22, device="cpu")

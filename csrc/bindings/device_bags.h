@@ -22,6 +22,7 @@ struct BagsOfPlan {
   float* values;
   int64_t num_rows, width;  // of the values
   float lr;                 // of a step
+  nb::object stack;         // whose rows they are, where that was read of them; else not valid
 };
 
 class DeviceBags {
@@ -50,33 +51,41 @@ class DeviceBags {
     tables.push_back(std::move(bags));
   }
 
-  // The same; false, and nothing is added, if anything is not as it is needed. No bags: values are
-  // of occurrences.
-  bool AddIfRight(nb::object owner, DevicePlanState* plan, nb::handle offsets, nb::handle weights,
-                  bool is_mean, nb::handle values, float lr) {
+  // Bags of a plan's batch whose values are a tensor. False, and nothing is added, if that is not
+  // as it is needed.
+  bool AddIfRight(nb::object owner, DevicePlanState* plan, const PoolingView& pooling,
+                  nb::handle values, float lr) {
     const std::optional<TensorView> view = LookAtFloats(values, 2);
     if (!view) return false;
-    BagsOfPlan bags = {};
+    BagsOfPlan& bags = tables.emplace_back();
     bags.plan = plan;
     bags.owner = std::move(owner);
-    bags.is_mean = is_mean;
+    bags.is_mean = pooling.is_mean;
     bags.lr = lr;
-    bags.num_bags = plan->num_occurrences;
-    if (offsets.is_valid()) {
-      const std::optional<TensorView> starts = LookAtOffsets(offsets);
-      if (!starts) return false;
-      SetOffsets(*starts, &bags);
-    }
-    if (weights.is_valid() && !weights.is_none()) {
-      const std::optional<TensorView> factors = LookAtFloats(weights, 1);
-      if (!factors || factors->shape(0) != plan->num_occurrences) return false;
-      bags.weights = static_cast<const float*>(factors->data());
-      Keep(weights);
-    }
+    bags.offsets = pooling.starts;
+    bags.weights = pooling.factors;
+    bags.num_bags = pooling.num_bags;
     SetValues(*view, &bags);
-    if (offsets.is_valid()) Keep(offsets);
+    Keep(pooling.offsets);
+    Keep(pooling.weights);
     Keep(values);
-    tables.push_back(std::move(bags));
+    return true;
+  }
+
+  // Offsets and weights of so many occurrences; false if anything is not as it is needed.
+  bool LookAtPooling(nb::object offsets, nb::object weights, int64_t num_occurrences,
+                     PoolingView* found) const {
+    const std::optional<TensorView> starts = LookAtOffsets(offsets);
+    if (!starts) return false;
+    if (!weights.is_none()) {
+      const std::optional<TensorView> factors = LookAtFloats(weights, 1);
+      if (!factors || factors->shape(0) != num_occurrences) return false;
+      found->factors = static_cast<const float*>(factors->data());
+    }
+    found->starts = static_cast<const int64_t*>(starts->data());
+    found->num_bags = starts->shape(0) - 1;
+    found->offsets = std::move(offsets);
+    found->weights = std::move(weights);
     return true;
   }
 
@@ -96,7 +105,24 @@ class DeviceBags {
 
   // Bags of batches without keys, which nothing is to be summed of, are left out.
   void DropEmpty() {
-    std::erase_if(tables, [](const BagsOfPlan& one) { return one.plan->num_occurrences == 0; });
+    const auto is_empty = [](const BagsOfPlan& one) { return one.plan->num_occurrences == 0; };
+    if (std::erase_if(tables, is_empty) > 0) plans_ = nb::list();
+  }
+  // A step of a plan whose gradients have been summed.
+  void AddStep(nb::object plan, float lr) {
+    BagsOfPlan bags = {};
+    bags.plan = nb::cast<DevicePlanState*>(plan);
+    bags.owner = std::move(plan);
+    bags.lr = lr;
+    tables.push_back(std::move(bags));
+  }
+  // Made once for all who ask; they leave it as it is.
+  nb::list Plans() {
+    if (plans_.size() != tables.size()) {
+      plans_ = nb::list();
+      for (const BagsOfPlan& one : tables) plans_.append(one.owner);
+    }
+    return plans_;
   }
 
   std::vector<BagsOfPlan> tables;
@@ -129,6 +155,7 @@ class DeviceBags {
   }
 
   TensorDevice device_;
+  nb::list plans_;
 };
 
 }  // namespace hps

@@ -1,4 +1,5 @@
-// hps._C.DeviceTable, DevicePlanState, DeviceMemory, SumsLayout, DeviceBags; see device_plan.h.
+// hps._C.DeviceTable, DevicePlanState, DeviceMemory, SumsLayout, DeviceKeys, DeviceBags; see
+// device_plan.h.
 #include "bindings/device_plan.h"
 
 #include <nanobind/ndarray.h>
@@ -64,7 +65,8 @@ void StartWindows(const nb::list& plans, const std::vector<bool>& pins) {
   }
 }
 
-// Of look-ups that are queued: a copy that brings the numbers of all, one behind the other.
+// Of look-ups that are queued: a copy that brings the numbers of all, one behind the other, or None
+// as long as there is none.
 void NoteFound(const nb::list& plans, const nb::object& copy) {
   int64_t at = 0;
   for (const nb::handle one : plans) {
@@ -181,6 +183,7 @@ void SetReleased(const nb::list& plans) {
     auto* const plan = nb::cast<DevicePlanState*>(one);
     plan->state = PlanState::kFound;
     plan->given = nb::none();
+    plan->pooling = {};
     plan->LetGo();
   }
 }
@@ -199,7 +202,9 @@ nb::list MemoryOf(const nb::list& plans, uint64_t stream, bool all) {
     AppendMemory(plan->table.ptr->memory, stream, all, &found);
     AppendMemory(plan->memory, stream, all, &found);
     if (plan->sums.ptr != nullptr && plan->sums.ptr != last) {
-      AppendMemory(plan->sums.ptr->memory, stream, all, &found);
+      const SumsLayout& sums = *plan->sums.ptr;
+      AppendMemory(sums.memory, stream, all, &found);
+      if (!sums.tensors.is_none() && (all || sums.stream != stream)) found.extend(sums.tensors);
     }
     last = plan->sums.ptr;
   }
@@ -251,6 +256,54 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro("is_looked_up", &DevicePlanState::is_looked_up);
 }
 
+void BindKeysAndBags(nb::module_& module) {
+  nb::class_<DeviceKeys>(module, "DeviceKeys")
+      .def(nb::init<int32_t, int32_t>(), "device_type"_a, "device_number"_a)
+      .def(
+          "add",
+          [](DeviceKeys& keys, const nb::list& given) {
+            keys.tables.reserve(keys.tables.size() + given.size());
+            for (const nb::handle one : given) {
+              if (!keys.AddIfRight(one)) return false;
+            }
+            return true;
+          },
+          "keys"_a)
+      .def("__len__", [](const DeviceKeys& keys) { return keys.tables.size(); })
+      .def_prop_ro("count", &DeviceKeys::count)
+      .def_prop_ro("lengths",
+                   [](const DeviceKeys& keys) {
+                     std::vector<int64_t> lengths;
+                     for (const KeysOfTable& one : keys.tables) lengths.push_back(one.count);
+                     return lengths;
+                   })
+      .def_prop_ro("tensors", [](const DeviceKeys& keys) {
+        nb::list tensors;
+        for (const KeysOfTable& one : keys.tables) {
+          if (one.is_on_device) tensors.append(one.owner);
+        }
+        return tensors;
+      });
+  nb::class_<DeviceBags>(module, "DeviceBags")
+      .def(nb::init<int32_t, int32_t>(), "device_type"_a, "device_number"_a)
+      .def("add", &DeviceBags::Add, "plan"_a, "offsets"_a.none(), "weights"_a.none(), "mean"_a,
+           "values"_a, "lr"_a = 0.0f)
+      .def("drop_empty", &DeviceBags::DropEmpty)
+      .def("__len__", [](const DeviceBags& bags) { return bags.tables.size(); })
+      .def("add_step", &DeviceBags::AddStep, "plan"_a, "lr"_a)
+      .def_prop_ro("plans", &DeviceBags::Plans)
+      .def_prop_ro("stacks",
+                   [](const DeviceBags& bags) {
+                     nb::list stacks;
+                     for (const BagsOfPlan& one : bags.tables) {
+                       CheckShape(one.stack.is_valid(), "bags of rows of stacks are needed");
+                       stacks.append(one.stack);
+                     }
+                     return stacks;
+                   })
+      .def_ro("tensors", &DeviceBags::tensors);
+}
+
 }  // namespace
 
 void BindDevicePlan(nb::module_& module) {
@@ -287,27 +340,9 @@ void BindDevicePlan(nb::module_& module) {
             std::copy(room.begin(), room.end(), layout->room);
           },
           "memory"_a, "addresses"_a, "room"_a);
-  nb::class_<DeviceBags>(module, "DeviceBags")
-      .def(nb::init<int32_t, int32_t>(), "device_type"_a, "device_number"_a)
-      .def("add", &DeviceBags::Add, "plan"_a, "offsets"_a.none(), "weights"_a.none(), "mean"_a,
-           "values"_a, "lr"_a = 0.0f)
-      .def("drop_empty", &DeviceBags::DropEmpty)
-      .def("__len__", [](const DeviceBags& bags) { return bags.tables.size(); })
-      .def_prop_ro("plans",
-                   [](const DeviceBags& bags) {
-                     nb::list plans;
-                     for (const BagsOfPlan& one : bags.tables) plans.append(one.owner);
-                     return plans;
-                   })
-      .def_prop_ro("rates",
-                   [](const DeviceBags& bags) {
-                     std::vector<float> rates;
-                     for (const BagsOfPlan& one : bags.tables) rates.push_back(one.lr);
-                     return rates;
-                   })
-      .def_ro("tensors", &DeviceBags::tensors);
+  BindKeysAndBags(module);
   module.def("start_windows", &StartWindows, "plans"_a, "pins"_a);
-  module.def("note_found", &NoteFound, "plans"_a, "copy"_a);
+  module.def("note_found", &NoteFound, "plans"_a, "copy"_a.none());
   module.def("uncertain_plans", &Uncertain, "plans"_a, "whole"_a);
   module.def("holding_plans", &Holding, "plans"_a);
   module.def("plans_in", &InState, "plans"_a, "state"_a);

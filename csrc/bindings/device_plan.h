@@ -3,7 +3,7 @@
 // memory that they work on.
 //
 // Above it: device_verbs.h; hps/gpu_cache, whose DeviceRows and DevicePlan are these with more of
-// Python's. Below it: csrc/gpu_cache/cache_args.h. All is under the GIL.
+// Python's. Below it: device_keys.h, csrc/gpu_cache/sums.h. All is under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_cache/cache_args.h"
+#include "bindings/device_keys.h"
+#include "gpu_cache/sums.h"
 #include "optimizer/safe_gradient.h"
 
 namespace nb = nanobind;
@@ -119,9 +120,8 @@ struct SumsLayout {
     kPositions,
     kBags,
     kStarts,
-    kHotRanks,
-    kRunIds,
-    kSums,
+    kArrivals,
+    kWeights,
     kRunSums,
     kDivided,
     kNumArrays,
@@ -131,6 +131,21 @@ struct SumsLayout {
   uint64_t addresses[kNumArrays];
   int64_t room[kNumArrays];
   size_t num_tables = 0;
+  // Of the last sum: what its updates read beside this memory, until all are queued; on which
+  // stream it was queued.
+  nb::object tensors = nb::none();
+  size_t num_pending = 0;
+  uint64_t stream = 0;
+};
+
+// Where a pooling's bags lie, as they were last read.
+struct PoolingView {
+  nb::object owner = nb::none();                          // a BagPooling, or None
+  nb::object offsets = nb::none(), weights = nb::none();  // its tensors
+  const int64_t* starts = nullptr;                        // null: values are of occurrences
+  const float* factors = nullptr;
+  int64_t num_bags = 0;  // or occurrences
+  bool is_mean = false;
 };
 
 struct DevicePlanState {
@@ -165,17 +180,19 @@ struct DevicePlanState {
     is_held = false;
   }
   // The very tensor that the keys came as, which counts its changes, or None.
-  void NoteGiven(nb::object keys) {
-    given_version = VersionOf(keys);
-    given = std::move(keys);
+  void NoteGiven(const KeysOfTable& keys) {
+    given_version = keys.version;
+    given = keys.version < 0 ? nb::none() : keys.owner;
   }
   // True if its keys came as that object, which was not changed since.
   bool IsOf(nb::handle keys) const {
-    return !given.is_none() && given.is(keys) && VersionOf(keys) == given_version;
+    return given.is(keys) && given_version >= 0 && VersionOfTensor(keys) == given_version;
   }
-  static int64_t VersionOf(nb::handle keys) {
-    static PyObject* const version = PyUnicode_InternFromString("_version");
-    return nb::cast<int64_t>(nb::getattr(keys, nb::handle(version), nb::int_(0)));
+  // Its update is queued: nothing more is read of the last sum for it.
+  void EndUpdate() {
+    if (std::exchange(is_summed, false) && --sums.ptr->num_pending == 0) {
+      sums.ptr->tensors = nb::none();
+    }
   }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
@@ -213,12 +230,15 @@ struct DevicePlanState {
   int64_t asked_at = 0;
   // Of the last reserve, as bytes: rows that go down, and missing keys.
   nb::object victims = nb::none(), missing = nb::none();
-  // Gradients by key, since they were summed.
+  // Where gradients were summed, and what the update, if it is not queued yet, sums up by itself.
   Owned<SumsLayout> sums;
-  int64_t sums_start = 0;  // in floats
+  TermArgs terms = {};
+  bool is_summed = false;
   // The very tensor of keys that it was made of, and how often that had been changed by then.
   nb::object given = nb::none();
-  int64_t given_version = 0;
+  int64_t given_version = -1;
+  // By which the batch was pooled, and will be updated.
+  PoolingView pooling;
   uint64_t mark = 0;  // of who looks whether a plan is named twice
 };
 

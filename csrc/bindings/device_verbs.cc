@@ -16,10 +16,7 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-constexpr int64_t kRunLength = 32;      // csrc/optimizer/binary_counter.h
 constexpr int64_t kAlignedFloats = 64;  // a table's sums begin with a sector
-constexpr const char* kKeysNeeded =
-    "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array";
 
 Plans PlansOf(const nb::list& plans) {
   Plans found;
@@ -32,39 +29,18 @@ int64_t Aligned(int64_t floats) {
   return (floats + kAlignedFloats - 1) / kAlignedFloats * kAlignedFloats;
 }
 
-// The keys of one table: where they lie, how many there are, and whether on the device.
-struct KeysView {
-  TensorView view;
-  bool is_on_device;
-
-  static KeysView Of(TensorDevice device, nb::handle keys) {
-    std::optional<TensorView> there = TensorView::On(device, keys);
-    KeysView found =
-        there ? KeysView{*there, true}
-              : KeysView{TensorView::Of<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>>(
-                             keys, 1, kKeysNeeded),
-                         false};
-    const nb::dlpack::dtype dtype = found.view.dtype();
-    CheckShape(found.view.num_dims() == 1 &&
-                   (dtype == nb::dtype<int64_t>() || dtype == nb::dtype<uint64_t>()),
-               kKeysNeeded);
-    return found;
-  }
-  int64_t count() const { return view.shape(0); }
-};
-
 // A table's part of the arrays of SumsLayout.
 struct SumSizesOfTable {
-  int64_t length, bound, runs, floats[3];  // of kSums, kRunSums, kDivided
+  int64_t length, bound, rows, weights, floats[2];  // rows of kRunSums; of that and kDivided
 
   explicit SumSizesOfTable(const BagsOfPlan& bags) {
     const int64_t dim = bags.plan->table.ptr->args.dim;
     length = bags.plan->num_occurrences;
     bound = bags.plan->bound_of_unique();
-    runs = length / (kRunLength / 2) + 1;
-    floats[0] = Aligned(bound * dim);
-    floats[1] = Aligned(runs * dim);
-    floats[2] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
+    rows = length / kPlacesARow + 1;
+    weights = bags.weights != nullptr ? length : 0;
+    floats[0] = Aligned(rows * dim);
+    floats[1] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
   }
 };
 
@@ -80,56 +56,55 @@ void CheckGradients(const BagsOfPlan& bags) {
 
 }  // namespace
 
-int64_t DeviceVerbs::Prepare(const nb::list& plans, const nb::list& keys,
-                             const nb::list& given) const {
-  CheckShape(plans.size() == keys.size() && plans.size() == given.size(),
-             "keys of each plan are needed");
+int64_t DeviceVerbs::Prepare(const nb::list& plans, const DeviceKeys& keys) const {
+  CheckShape(plans.size() == keys.tables.size(), "keys of each plan are needed");
   int64_t of_host = 0;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const KeysView own = KeysView::Of(device_, keys[i]);
-    const int64_t count = own.count();
-    CheckShape(count < int64_t{1} << 31, "less than 2^31 keys are needed");
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const KeysOfTable& own = keys.tables[i];
     auto* const plan = nb::cast<DevicePlanState*>(plans[i]);
     if (plan->state != PlanState::kKeys && plan->state != PlanState::kFound) {
       throw nb::value_error("a plan that holds rows is to be made of other keys");
     }
     plan->state = PlanState::kKeys;
-    plan->num_occurrences = count;
+    plan->num_occurrences = own.count;
     plan->first = plan->count = 0;
     plan->has_rows = 0;
     plan->pins_if_whole = false;
-    plan->known_unique = count == 0 ? 0 : -1;
+    plan->known_unique = own.count == 0 ? 0 : -1;
     plan->ForgetNumbers();
+    plan->EndUpdate();
     plan->victims = plan->missing = nb::none();
-    plan->NoteGiven(given[i]);
-    if (count > plan->capacity) nb::handle(plans[i]).attr("grow")(count + count / 8);
-    CheckShape(plan->capacity >= count, "memory for the keys is needed");
-    plan->batch.num_occurrences = count;
-    plan->batch.id_mask = DevicePlanState::IdEntries(count) - 1;
-    if (!own.is_on_device) of_host += count;
+    plan->NoteGiven(own);
+    plan->pooling = {};
+    if (own.count > plan->capacity) {
+      nb::handle(plans[i]).attr("grow")(own.count + own.count / 8);
+    }
+    CheckShape(plan->capacity >= own.count, "memory for the keys is needed");
+    plan->batch.num_occurrences = own.count;
+    plan->batch.id_mask = DevicePlanState::IdEntries(own.count) - 1;
+    if (!own.is_on_device) of_host += own.count;
   }
   return of_host;
 }
 
-std::vector<uint64_t> DeviceVerbs::Addresses(const nb::list& keys, uint64_t copied,
+std::vector<uint64_t> DeviceVerbs::Addresses(const DeviceKeys& keys, uint64_t copied,
                                              uint64_t stream) const {
-  std::vector<KeysView> views;
   size_t of_host = 0;
-  for (const nb::handle one : keys) {
-    views.push_back(KeysView::Of(device_, one));
-    if (!views.back().is_on_device) of_host += static_cast<size_t>(views.back().count());
+  for (const KeysOfTable& one : keys.tables) {
+    if (!one.is_on_device) of_host += static_cast<size_t>(one.count);
   }
   std::vector<uint64_t> addresses;
+  addresses.reserve(keys.tables.size());
   const BlockRing::Piece piece =
       of_host == 0 ? BlockRing::Piece{} : ring_->Take(of_host * sizeof(uint64_t));
   size_t used = 0;
-  for (const KeysView& one : views) {
+  for (const KeysOfTable& one : keys.tables) {
     if (one.is_on_device) {
-      addresses.push_back(reinterpret_cast<uint64_t>(one.view.data()));
+      addresses.push_back(reinterpret_cast<uint64_t>(one.data));
       continue;
     }
-    const size_t bytes = static_cast<size_t>(one.count()) * sizeof(uint64_t);
-    if (bytes > 0) std::memcpy(piece.pinned + used, one.view.data(), bytes);
+    const size_t bytes = static_cast<size_t>(one.count) * sizeof(uint64_t);
+    if (bytes > 0) std::memcpy(piece.pinned + used, one.data, bytes);
     addresses.push_back(copied + used);
     used += bytes;
   }
@@ -140,11 +115,11 @@ std::vector<uint64_t> DeviceVerbs::Addresses(const nb::list& keys, uint64_t copi
   return addresses;
 }
 
-std::unique_ptr<TableBlock> DeviceVerbs::Place(const nb::list& given, const nb::list& keys,
+std::unique_ptr<TableBlock> DeviceVerbs::Place(const nb::list& given, const DeviceKeys& keys,
                                                uint64_t copied, uint64_t stream) {
   const Plans plans = PlansOf(given);
+  CheckShape(keys.tables.size() == plans.size(), "keys of each plan are needed");
   const std::vector<uint64_t> addresses = Addresses(keys, copied, stream);
-  CheckShape(addresses.size() == plans.size(), "keys of each plan are needed");
   auto block = Begin<DeduplicateArgs>(plans.size(), 3, stream);
   auto* const args = block->args<DeduplicateArgs>();
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -157,15 +132,15 @@ std::unique_ptr<TableBlock> DeviceVerbs::Place(const nb::list& given, const nb::
   return block;
 }
 
-std::unique_ptr<TableBlock> DeviceVerbs::Contains(const nb::list& tables, const nb::list& keys,
+std::unique_ptr<TableBlock> DeviceVerbs::Contains(const nb::list& tables, const DeviceKeys& keys,
                                                   uint64_t presence, uint64_t copied,
                                                   uint64_t stream) {
+  CheckShape(keys.tables.size() == tables.size(), "keys of each table are needed");
   const std::vector<uint64_t> addresses = Addresses(keys, copied, stream);
-  CheckShape(addresses.size() == tables.size(), "keys of each table are needed");
   auto block = Begin<KeysArgs>(tables.size(), 1, stream);
   auto* const args = block->args<KeysArgs>();
   for (size_t i = 0; i < tables.size(); ++i) {
-    const int64_t count = KeysView::Of(device_, keys[i]).count();
+    const int64_t count = keys.tables[i].count;
     block->SetItems(0, i, count);
     args[i] = {nb::cast<DeviceTable*>(tables[i])->args,
                reinterpret_cast<const uint64_t*>(addresses[i]),
@@ -298,24 +273,23 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
       sizes[array] += own.length;
     }
     sizes[SumsLayout::kStarts] += own.bound + 1;
-    sizes[SumsLayout::kHotRanks] += own.bound + 1;
-    sizes[SumsLayout::kRunIds] += own.runs;
-    sizes[SumsLayout::kSums] += own.floats[0];
-    sizes[SumsLayout::kRunSums] += own.floats[1];
-    sizes[SumsLayout::kDivided] += own.floats[2];
+    sizes[SumsLayout::kArrivals] += own.rows;
+    sizes[SumsLayout::kWeights] += own.weights;
+    sizes[SumsLayout::kRunSums] += own.floats[0];
+    sizes[SumsLayout::kDivided] += own.floats[1];
   }
   CheckShape(sizes[SumsLayout::kStarts] < int64_t{1} << 31,
              "fewer distinct keys are needed: a sort has no places for more");
   return sizes;
 }
 
-nb::object DeviceVerbs::LayoutOf(const DeviceBags& bags) const {
+nb::object DeviceVerbs::LayoutOf(const DeviceBags& bags, const std::vector<int64_t>& sizes) const {
+  CheckShape(sizes.size() == SumsLayout::kNumArrays, "the size of each array is needed");
   const SumsLayout* const held = bags.tables[0].plan->sums.ptr;
   if (held == nullptr || held->num_tables != bags.tables.size()) return nb::none();
   for (const BagsOfPlan& one : bags.tables) {
     if (one.plan->sums.ptr != held) return nb::none();
   }
-  const std::vector<int64_t> sizes = SumSizes(bags);
   for (size_t array = 0; array < sizes.size(); ++array) {
     if (held->room[array] < sizes[array]) return nb::none();
   }
@@ -329,104 +303,104 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
   for (size_t array = 0; array < sizes.size(); ++array) {
     CheckShape(sizes[array] <= layout->room[array], "more memory for sums is needed");
   }
-  layout->num_tables = bags.tables.size();
-  auto block = Begin<SumArgs>(bags.tables.size(), 4, stream);
+  auto block = Begin<SumArgs>(bags.tables.size(), 3, stream);
   auto* const args = block->args<SumArgs>();
   const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T*) {
     return reinterpret_cast<T*>(layout->addresses[array]) + start;
   };
-  int64_t position = 0, place = 0, run = 0, floats[3] = {0, 0, 0};
+  int64_t position = 0, place = 0, row = 0, weight = 0, floats[2] = {0, 0};
   for (size_t i = 0; i < bags.tables.size(); ++i) {
     const BagsOfPlan& one = bags.tables[i];
     DevicePlanState* const plan = one.plan;
     const SumSizesOfTable own(one);
     block->SetItems(0, i, one.num_bags);
-    block->SetItems(1, i, own.bound);
-    block->SetItems(2, i, own.bound + own.runs);
-    block->SetItems(3, i, own.runs);
+    block->SetItems(1, i, own.length);
+    block->SetItems(2, i, own.rows + (own.bound + kKeysAnItem - 1) / kKeysAnItem);
     SumArgs sum = {};
     sum.cache = plan->table.ptr->args;
     sum.batch = plan->batch;
     sum.offsets = one.offsets;
-    sum.gradients = one.values;
+    sum.given = one.values;
+    if (own.floats[1] > 0) {
+      sum.divided = at(SumsLayout::kDivided, floats[1], static_cast<float*>(nullptr));
+    }
+    TermArgs& terms = sum.terms;
+    terms.gradients = sum.divided == nullptr ? sum.given : sum.divided;
     sum.weights = one.weights;
-    if (own.floats[2] > 0) {
-      sum.divided = at(SumsLayout::kDivided, floats[2], static_cast<float*>(nullptr));
+    if (one.weights != nullptr) {
+      terms.weights = at(SumsLayout::kWeights, weight, static_cast<float*>(nullptr));
     }
     if (one.offsets != nullptr) {
       sum.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
     }
     sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
+    sum.sorted_places = at(SumsLayout::kSortedPlaces, 0, static_cast<uint32_t*>(nullptr));
+    terms.rows = sum.places;
     sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
-    sum.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
-    sum.hot_ranks = at(SumsLayout::kHotRanks, place, static_cast<int32_t*>(nullptr));
-    sum.run_sums = at(SumsLayout::kRunSums, floats[1], static_cast<float*>(nullptr));
-    sum.run_ids = at(SumsLayout::kRunIds, run, static_cast<uint32_t*>(nullptr));
-    sum.sums = at(SumsLayout::kSums, floats[0], static_cast<float*>(nullptr));
+    terms.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
+    sum.arrivals = at(SumsLayout::kArrivals, row, static_cast<uint32_t*>(nullptr));
+    terms.run_sums = at(SumsLayout::kRunSums, floats[0], static_cast<float*>(nullptr));
     sum.first_place = place;
-    sum.first_position = position;
+    terms.first_position = position;
+    sum.num_positions = sizes[SumsLayout::kPlaces];
     sum.num_bags = one.num_bags;
     sum.bound = own.bound;
-    sum.most_hot_runs = own.runs;
     args[i] = sum;
+    plan->EndUpdate();
     plan->sums.Set(given);
-    plan->sums_start = floats[0];
+    plan->terms = terms;
+    plan->is_summed = true;
     position += own.length;
     place += own.bound + 1;
-    run += own.runs;
-    for (int array = 0; array < 3; ++array) floats[array] += own.floats[array];
+    row += own.rows;
+    weight += own.weights;
+    for (int array = 0; array < 2; ++array) floats[array] += own.floats[array];
   }
+  layout->num_tables = layout->num_pending = bags.tables.size();
+  layout->tensors = bags.tensors;
+  layout->stream = stream;
   return block;
 }
 
-void DeviceVerbs::FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const {
-  const FindStartArgs args = {
-      reinterpret_cast<const uint32_t*>(layout.addresses[SumsLayout::kSortedPlaces]),
-      reinterpret_cast<int64_t*>(layout.addresses[SumsLayout::kStarts]), count};
-  block->QueueOther("FindStart", &args, count);
-}
-
-// Where a plan's sums lie.
+// What the update of a plan sums up.
 // Raises:
-//   AssertionError: there are none.
-const float* SumsOf(const DevicePlanState& plan) {
-  const SumsLayout* const layout = plan.sums.ptr;
-  if (layout == nullptr) {
+//   AssertionError: nothing.
+const TermArgs& TermsOf(const DevicePlanState& plan) {
+  if (!plan.is_summed) {
     PyErr_SetString(PyExc_AssertionError, "an update without sums");
     throw nb::python_error();
   }
-  return reinterpret_cast<const float*>(layout->addresses[SumsLayout::kSums]) + plan.sums_start;
+  return plan.terms;
 }
 
-std::unique_ptr<TableBlock> DeviceVerbs::BeginKinds(const Plans& plans, size_t args_bytes,
+std::unique_ptr<TableBlock> DeviceVerbs::BeginKinds(const DeviceBags& bags, size_t args_bytes,
                                                     uint64_t stream) const {
-  std::vector<std::string> kinds;
-  for (const DevicePlanState* plan : plans) {
-    const char* const kind = NameOfKind(plan->table.ptr->args.kind);
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.emplace_back(kind);
+  std::vector<OptimizerKind> kinds;
+  for (const BagsOfPlan& one : bags.tables) {
+    const OptimizerKind kind = one.plan->table.ptr->args.kind;
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
   }
-  auto block = std::make_unique<TableBlock>(launcher_, ring_, stream, plans.size(), kinds.size(),
-                                            args_bytes);
+  auto block = std::make_unique<TableBlock>(launcher_, ring_, stream, bags.tables.size(),
+                                            kinds.size(), args_bytes);
   for (size_t launch = 0; launch < kinds.size(); ++launch) {
-    for (size_t i = 0; i < plans.size(); ++i) {
-      const bool is_own = kinds[launch] == NameOfKind(plans[i]->table.ptr->args.kind);
-      block->SetItems(launch, i, is_own ? plans[i]->bound() : 0);
+    for (size_t i = 0; i < bags.tables.size(); ++i) {
+      const DevicePlanState& plan = *bags.tables[i].plan;
+      const bool is_own = kinds[launch] == plan.table.ptr->args.kind;
+      block->SetItems(launch, i, is_own ? plan.bound() : 0);
     }
+    block->kinds.emplace_back(NameOfKind(kinds[launch]));
   }
-  block->kinds = std::move(kinds);
   return block;
 }
 
-std::unique_ptr<TableBlock> DeviceVerbs::Try(const nb::list& given, const std::vector<float>& rates,
-                                             uint64_t stream) {
-  const Plans plans = PlansOf(given);
-  CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
-  auto block = BeginKinds(plans, sizeof(TryArgs), stream);
-  auto* const args = block->args<TryArgs>();
-  for (size_t i = 0; i < plans.size(); ++i) {
-    DeviceTable* const table = plans[i]->table.ptr;
-    args[i] = {table->args,       plans[i]->batch, SumsOf(*plans[i]), table->SafeBits(rates[i]),
-               plans[i]->bound(), rates[i],        table->number};
+std::unique_ptr<TableBlock> DeviceVerbs::Try(const DeviceBags& bags, uint64_t stream) {
+  auto block = BeginKinds(bags, sizeof(TryTermsArgs), stream);
+  auto* args = block->args<TryTermsArgs>();
+  for (const BagsOfPlan& one : bags.tables) {
+    const DevicePlanState& plan = *one.plan;
+    DeviceTable* const table = plan.table.ptr;
+    *args++ = {table->args,  plan.batch, TermsOf(plan), table->SafeBits(one.lr),
+               plan.bound(), one.lr,     table->number};
   }
   return block;
 }
@@ -436,17 +410,18 @@ void DeviceVerbs::NoteFailure(TableBlock* block, uint64_t failure) const {
   block->QueueOther("NoteFailure", &args, 1);
 }
 
-std::unique_ptr<TableBlock> DeviceVerbs::Apply(const nb::list& given,
-                                               const std::vector<float>& rates, uint64_t failure,
+std::unique_ptr<TableBlock> DeviceVerbs::Apply(const DeviceBags& bags, uint64_t failure,
                                                uint64_t stream) {
-  const Plans plans = PlansOf(given);
-  CheckShape(rates.size() == plans.size(), "the rate of each table is needed");
-  auto block = BeginKinds(plans, sizeof(ApplyArgs), stream);
-  auto* const args = block->args<ApplyArgs>();
-  for (size_t i = 0; i < plans.size(); ++i) {
-    args[i] = {plans[i]->table.ptr->args, plans[i]->batch,
-               SumsOf(*plans[i]),         reinterpret_cast<const Failure*>(failure),
-               plans[i]->bound(),         rates[i]};
+  auto block = BeginKinds(bags, sizeof(ApplyTermsArgs), stream);
+  auto* args = block->args<ApplyTermsArgs>();
+  for (const BagsOfPlan& one : bags.tables) {
+    const DevicePlanState& plan = *one.plan;
+    *args++ = {plan.table.ptr->args, plan.batch,
+               TermsOf(plan),        reinterpret_cast<const Failure*>(failure),
+               plan.bound(),         one.lr};
+  }
+  for (const BagsOfPlan& one : bags.tables) {
+    if (one.plan->is_surely_whole()) one.plan->EndUpdate();  // else other windows follow
   }
   return block;
 }
@@ -455,7 +430,7 @@ void BindDeviceVerbs(nb::module_& module) {
   nb::class_<DeviceVerbs>(module, "DeviceVerbs")
       .def(nb::init<Launcher*, BlockRing*, int32_t, int32_t>(), "launcher"_a, "ring"_a,
            "device_type"_a, "device_number"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-      .def("prepare", &DeviceVerbs::Prepare, "plans"_a, "keys"_a, "given"_a)
+      .def("prepare", &DeviceVerbs::Prepare, "plans"_a, "keys"_a)
       .def("place", &DeviceVerbs::Place, "plans"_a, "keys"_a, "copied"_a, "stream"_a,
            nb::keep_alive<0, 1>())
       .def("contains", &DeviceVerbs::Contains, "tables"_a, "keys"_a, "presence"_a, "copied"_a,
@@ -468,14 +443,11 @@ void BindDeviceVerbs(nb::module_& module) {
            "stream"_a, nb::keep_alive<0, 1>())
       .def("pool", &DeviceVerbs::Pool, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("sum_sizes", &DeviceVerbs::SumSizes, "bags"_a)
-      .def("layout_of", &DeviceVerbs::LayoutOf, "bags"_a)
+      .def("layout_of", &DeviceVerbs::LayoutOf, "bags"_a, "sizes"_a)
       .def("sum", &DeviceVerbs::Sum, "bags"_a, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def("find_starts", &DeviceVerbs::FindStarts, "block"_a, "layout"_a, "count"_a)
-      .def("try_updates", &DeviceVerbs::Try, "plans"_a, "rates"_a, "stream"_a,
-           nb::keep_alive<0, 1>())
+      .def("try_updates", &DeviceVerbs::Try, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("note_failure", &DeviceVerbs::NoteFailure, "block"_a, "failure"_a)
-      .def("apply", &DeviceVerbs::Apply, "plans"_a, "rates"_a, "failure"_a, "stream"_a,
-           nb::keep_alive<0, 1>());
+      .def("apply", &DeviceVerbs::Apply, "bags"_a, "failure"_a, "stream"_a, nb::keep_alive<0, 1>());
 }
 
 }  // namespace hps

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "bindings/device_bags.h"
+#include "bindings/device_keys.h"
 #include "bindings/launcher.h"
 
 namespace hps {
@@ -20,19 +21,16 @@ class DeviceVerbs {
   DeviceVerbs(Launcher* launcher, BlockRing* ring, int32_t device_type, int32_t device_number)
       : launcher_(launcher), ring_(ring), device_{device_type, device_number} {}
 
-  // Makes room for a batch of these keys a plan: uint64 or int64 [L], tensors on the device or
-  // arrays of the host. How many keys are of the host.
-  // Args:
-  //   given: the very tensor that each table's keys came as, or None.
-  int64_t Prepare(const nb::list& plans, const nb::list& keys, const nb::list& given) const;
+  // Makes room for a batch of these keys a plan. How many keys are of the host.
+  int64_t Prepare(const nb::list& plans, const DeviceKeys& keys) const;
   // Deduplicates the keys of plans that were prepared. Launches: entries of the id tables; keys;
   // words of flags.
   // Args:
   //   copied: memory on the device for the keys that are of the host.
-  std::unique_ptr<TableBlock> Place(const nb::list& plans, const nb::list& keys, uint64_t copied,
+  std::unique_ptr<TableBlock> Place(const nb::list& plans, const DeviceKeys& keys, uint64_t copied,
                                     uint64_t stream);
-  // Which of the keys [L] of tables have rows. One launch.
-  std::unique_ptr<TableBlock> Contains(const nb::list& tables, const nb::list& keys,
+  // Which of the keys of tables have rows. One launch.
+  std::unique_ptr<TableBlock> Contains(const nb::list& tables, const DeviceKeys& keys,
                                        uint64_t presence, uint64_t copied, uint64_t stream);
   // Looks windows up. Launches: window keys; words of flags; these, or buckets that are swept.
   std::unique_ptr<TableBlock> Find(const nb::list& plans, uint64_t told, uint64_t stream);
@@ -56,18 +54,15 @@ class DeviceVerbs {
   // The elements of each array of SumsLayout that sums of these gradients need.
   std::vector<int64_t> SumSizes(const DeviceBags& bags) const;
   // The memory of the plans' last sums, if it is one and has room; else None.
-  nb::object LayoutOf(const DeviceBags& bags) const;
-  // Sums gradients into the plans. Launches: bags; ids; runs of cold and hot keys; of hot ones.
+  nb::object LayoutOf(const DeviceBags& bags, const std::vector<int64_t>& sizes) const;
+  // Readies the plans for an update by these gradients, which stay as they are until it is queued.
+  // Launches: bags; occurrences; rows of run sums, and keys that are looked at.
   std::unique_ptr<TableBlock> Sum(const DeviceBags& bags, nb::object layout, uint64_t stream);
-  // After the sort: where each id starts in it.
-  void FindStarts(TableBlock* block, const SumsLayout& layout, int64_t count) const;
 
   // A launch for each kind of optimizer.
-  std::unique_ptr<TableBlock> Try(const nb::list& plans, const std::vector<float>& rates,
-                                  uint64_t stream);
+  std::unique_ptr<TableBlock> Try(const DeviceBags& bags, uint64_t stream);
   void NoteFailure(TableBlock* block, uint64_t failure) const;
-  std::unique_ptr<TableBlock> Apply(const nb::list& plans, const std::vector<float>& rates,
-                                    uint64_t failure, uint64_t stream);
+  std::unique_ptr<TableBlock> Apply(const DeviceBags& bags, uint64_t failure, uint64_t stream);
 
  private:
   template <class Args>
@@ -75,8 +70,8 @@ class DeviceVerbs {
     return std::make_unique<TableBlock>(launcher_, ring_, stream, num_tables, num_launches,
                                         sizeof(Args));
   }
-  std::vector<uint64_t> Addresses(const nb::list& keys, uint64_t copied, uint64_t stream) const;
-  std::unique_ptr<TableBlock> BeginKinds(const Plans& plans, size_t args_bytes,
+  std::vector<uint64_t> Addresses(const DeviceKeys& keys, uint64_t copied, uint64_t stream) const;
+  std::unique_ptr<TableBlock> BeginKinds(const DeviceBags& bags, size_t args_bytes,
                                          uint64_t stream) const;
 
   Launcher* launcher_;

@@ -123,7 +123,7 @@ HPS_DESCRIBE(LifeRules, powers, min_score, nonclick, click, unseen);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim,
              period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
-             refused, culprit, largest, num_listed, open, num_pinned_erased, num_spared);
+             refused, culprit, largest, is_wild, num_listed, open, num_pinned_erased, num_spared);
 HPS_DESCRIBE(RankedFlags, words, sums, ranks);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
@@ -139,14 +139,13 @@ HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(SumArgs, cache, batch, offsets, gradients, divided, weights, bags, places, positions,
-             starts, hot_ranks, run_sums, run_ids, sums, first_place, first_position, num_bags,
-             bound, most_hot_runs);
-HPS_DESCRIBE(FindStartArgs, sorted_places, starts, count);
+HPS_DESCRIBE(TermArgs, gradients, rows, weights, starts, run_sums, first_position);
+HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, divided, bags, places,
+             positions, sorted_places, arrivals, first_place, num_positions, num_bags, bound);
 HPS_DESCRIBE(Tables, args, ends, num_tables);
 HPS_DESCRIBE(Failure, is_set, cache, key);
-HPS_DESCRIBE(ApplyArgs, cache, batch, sums, failure, bound, lr);
-HPS_DESCRIBE(TryArgs, cache, batch, sums, safe, bound, lr, number);
+HPS_DESCRIBE(ApplyTermsArgs, cache, batch, sums, failure, bound, lr);
+HPS_DESCRIBE(TryTermsArgs, cache, batch, sums, safe, bound, lr, number);
 HPS_DESCRIBE(NoteFailureArgs, tables, failure);
 HPS_DESCRIBE(AssignArgs, cache, batch, rows, state, statistics, last, bound, lr);
 HPS_DESCRIBE(CreateArgs, cache, batch, bound, lr);
@@ -155,7 +154,7 @@ HPS_DESCRIBE(DivideArgs, batch, owners, sorted, positions, first_position, first
              num_virtual, ids, told_keys, told_starts);
 HPS_DESCRIBE(KeptRests, keys, is_used, last, rows, num_slots);
 HPS_DESCRIBE(Verdict, refused, largest);
-HPS_DESCRIBE(JudgeArgs, batch, ids, sums, kept, verdict, dim, divisor, ordinary, limit);
+HPS_DESCRIBE(JudgeArgs, batch, ids, terms, sums, kept, verdict, dim, divisor, ordinary, limit);
 HPS_DESCRIBE(SendArgs, cache, batch, values, ids, kept, message, first, count, dim, wire);
 HPS_DESCRIBE(ReceiveArgs, message, rows, count, dim, wire);
 HPS_DESCRIBE(ScanArgs, cache, first, count, most, dirty_only, ranks, rows, result);
@@ -176,7 +175,7 @@ std::pair<Structs, Kernels> DescribeKernels() {
   HPS_TABLES_KERNELS(HPS_ADD_TABLES_KERNEL)
 #undef HPS_ADD_KERNEL
 #undef HPS_ADD_TABLES_KERNEL
-  std::get<2>(kernels.at("NoteFailure")) = Description<TryArgs>::AddTo(&structs);
+  std::get<2>(kernels.at("NoteFailure")) = Description<TryTermsArgs>::AddTo(&structs);
   Description<BatchNumbers>::AddTo(&structs);
   Description<CacheClock>::AddTo(&structs);
   Description<Failure>::AddTo(&structs);

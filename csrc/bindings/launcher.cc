@@ -96,6 +96,7 @@ void Launcher::Copy(uint64_t target, const void* source, size_t bytes, uint64_t 
 BlockRing::Piece BlockRing::Take(size_t bytes) {
   const size_t needed = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (size_ - used_ < needed) {
+    size_ = used_ = 0;  // also where an interrupt ends the call, after which the rest is not ours
     const auto [pinned, on_device, size] =
         nb::cast<std::tuple<uint64_t, uint64_t, size_t>>(next_(needed));
     CheckShape(size >= needed, "a chunk of so many bytes is needed");

@@ -40,12 +40,6 @@ WireFormat WireOf(int32_t number) {
   return static_cast<WireFormat>(number);
 }
 
-// The sums of a plan, float32 [N, dim] by id.
-float* SumsIn(const DevicePlanState& plan) {
-  CheckShape(plan.sums.ptr != nullptr, "sums of the plan's gradients are needed");
-  return At<float>(plan.sums.ptr->addresses[SumsLayout::kSums], plan.sums_start);
-}
-
 // Calls run(number of the run, table, first row of the table in it, rows, bytes of the message
 // before it) for each, rank after rank.
 template <class Run>
@@ -111,12 +105,14 @@ std::unique_ptr<TableBlock> PeerVerbs::Judge(const std::vector<SentTable*>& tabl
   auto* const args = block->args<JudgeArgs>();
   for (size_t i = 0; i < tables.size(); ++i) {
     const SentTable& one = *tables[i];
-    CheckShape(one.plan.ptr != nullptr && one.ids != 0, "the keys of sums are needed");
+    CheckShape(one.plan.ptr != nullptr && one.plan.ptr->is_summed, "summed gradients are needed");
+    CheckShape(one.values != 0 && one.ids != 0, "memory for sums, and their ids, are needed");
     block->SetItems(0, i, one.plan.ptr->bound_of_unique());
     JudgeArgs judge = {};
     judge.batch = one.plan.ptr->batch;
     judge.ids = At<const uint32_t>(one.ids);
-    judge.sums = SumsIn(*one.plan.ptr);
+    judge.terms = one.plan.ptr->terms;
+    judge.sums = At<float>(one.values);
     if (one.kept.ptr != nullptr) judge.kept = one.kept.ptr->kept;
     judge.verdict = At<Verdict>(verdicts, static_cast<int64_t>(i));
     judge.dim = static_cast<int32_t>(one.dim);
@@ -124,6 +120,7 @@ std::unique_ptr<TableBlock> PeerVerbs::Judge(const std::vector<SentTable*>& tabl
     judge.ordinary = ordinary;
     judge.limit = limit;
     args[i] = judge;
+    one.plan.ptr->EndUpdate();  // nothing else reads the gradients
   }
   return block;
 }
@@ -144,7 +141,6 @@ std::unique_ptr<TableBlock> PeerVerbs::Send(const std::vector<SentTable*>& table
             }
             send.values = At<const float>(one.values);
             send.ids = At<const uint32_t>(one.ids);
-            if (one.values == 0 && one.ids != 0) send.values = SumsIn(*one.plan.ptr);
             CheckShape(one.plan.ptr != nullptr || one.values != 0 || count == 0,
                        "a plan or values are needed");
             const bool keeps = one.kept.ptr != nullptr;

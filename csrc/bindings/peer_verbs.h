@@ -27,8 +27,8 @@ struct RestSlots {
 // What one table sends.
 struct SentTable {
   Owned<DevicePlanState> plan;  // none: values are by place
-  uint64_t values = 0;          // float32 [., dim]; 0: the plan's rows, or its sums
-  uint64_t ids = 0;             // uint32 [N] of places; 0: the plan's rows, or values are by place
+  uint64_t values = 0;          // float32 [., dim]; 0: the plan's rows
+  uint64_t ids = 0;             // uint32 [N] of places, of values by id; else 0
   int64_t dim = 0;
   Owned<RestSlots> kept;
 };
@@ -47,7 +47,8 @@ class PeerVerbs {
   //   ids, told_keys, told_starts: the same; the latter two of the host.
   std::unique_ptr<TableBlock> Divide(const nb::list& plans, const Addresses& scratch, uint64_t ids,
                                      uint64_t told_keys, uint64_t told_starts, uint64_t stream);
-  // Divides the sums of tables by the number of ranks and looks at them. One launch: places.
+  // Sums the gradients of tables, which were readied for an update, divides by the number of ranks,
+  // and looks at that. One launch: places.
   // Args:
   //   limit: bits of the largest magnitude that may travel; ordinary: of those of no interest.
   //   verdicts: zeroed, of each table.

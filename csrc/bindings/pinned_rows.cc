@@ -1,40 +1,49 @@
-// hps._C.pinned_reads, pinned_updates, held_plans, give_up_plans: what a step over tables on a
-// device is made from, read from the server's own objects in one call for all tables, so that a
-// table more costs Python nothing. What is in any way unusual is left to Python, which tells what
-// is wrong with it, or does it table by table.
+// hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, held_plans, give_up_plans: what a step
+// over tables on a device is made from, read from the server's own objects in one call for all
+// tables, so that a table more costs Python nothing. What is in any way unusual is left to Python,
+// which tells what is wrong with it, or does it table by table.
 //
 // Above it: hps/tiers/tables_together.py; the objects are PooledRead, RowUpdate and BatchRows.
-// Below it: device_bags.h.
+// Below it: held_rows.h, device_bags.h.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+
+#include <optional>
+#include <tuple>
 
 #include "bindings/bind.h"
 #include "bindings/device_bags.h"
 #include "bindings/fields.h"
+#include "bindings/held_rows.h"
 
 using namespace nb::literals;
 
 namespace hps {
 namespace {
 
-// Fields of the server's objects.
+// Names of what the server's objects have.
 struct FieldNames {
-  PyObject* const table = PyUnicode_InternFromString("table");
-  PyObject* const rows = PyUnicode_InternFromString("rows");
-  PyObject* const keys = PyUnicode_InternFromString("keys");
-  PyObject* const grads = PyUnicode_InternFromString("grads");
-  PyObject* const out = PyUnicode_InternFromString("out");
-  PyObject* const pooling = PyUnicode_InternFromString("pooling");
-  PyObject* const bags = PyUnicode_InternFromString("bags");
-  PyObject* const offsets = PyUnicode_InternFromString("offsets");
-  PyObject* const weights = PyUnicode_InternFromString("weights");
-  PyObject* const is_mean = PyUnicode_InternFromString("is_mean");
-  PyObject* const num_occurrences = PyUnicode_InternFromString("num_occurrences");
-  PyObject* const plan = PyUnicode_InternFromString("plan");
-  PyObject* const stack = PyUnicode_InternFromString("stack");
   PyObject* const gate = PyUnicode_InternFromString("gate");
   PyObject* const plans_in_flight = PyUnicode_InternFromString("plans_in_flight");
   PyObject* const idle_plans = PyUnicode_InternFromString("idle_plans");
   PyObject* const are_of = PyUnicode_InternFromString("are_of");
+  PyObject* const take_plan = PyUnicode_InternFromString("take_plan");
+  PyObject* const drop = PyUnicode_InternFromString("_drop");
+};
+
+// Fields of a PooledRead or a RowUpdate, each class by its own.
+struct PartFields {
+  explicit PartFields(const char* name_of_values) : values(name_of_values) {}
+
+  SlotField table{"table"}, rows{"rows"}, keys{"keys"}, pooling{"pooling"};
+  SlotField values;
+};
+
+// Of a BagPooling and of its Bags.
+struct PoolingFields {
+  SlotField bags{"bags"}, weights{"weights"}, is_mean{"is_mean"};
+  SlotField offsets{"offsets"}, num_occurrences{"num_occurrences"};
 };
 
 const FieldNames& Names() {
@@ -42,48 +51,73 @@ const FieldNames& Names() {
   return *names;
 }
 
+PartFields& FieldsOfReads() {
+  static auto* const fields = new PartFields("out");
+  return *fields;
+}
+
+PartFields& FieldsOfUpdates() {
+  static auto* const fields = new PartFields("grads");
+  return *fields;
+}
+
 uint64_t NewMark() {
   static uint64_t last = 0;
   return ++last;
 }
 
+// Rows of that kind, BatchRows, or null.
+HeldRows* AsRows(nb::handle rows, nb::handle kind) {
+  return rows.type().is(kind) ? nb::inst_ptr<HeldRows>(rows) : nullptr;
+}
+
+void CheckKind(nb::handle kind) {
+  CheckShape(PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(kind.ptr()),
+                              reinterpret_cast<PyTypeObject*>(nb::type<HeldRows>().ptr())) != 0,
+             "a class of HeldRows is needed");
+}
+
 // The pinned rows of one table's part of a step.
 struct PinnedRows {
-  nb::object table, rows, stack, owner;
+  nb::object table, rows;
+  HeldRows* held = nullptr;
   DevicePlanState* plan = nullptr;
 };
 
 // False unless they are rows of that kind, pinned, of that table of those stacks, which was not
 // met before under that mark.
-bool FindRows(nb::handle part, const nb::dict& stacks, nb::handle kind, uint64_t mark,
-              PinnedRows* found) {
-  const FieldNames& names = Names();
-  found->rows = GetField(part, names.rows);
-  if (!found->rows.type().is(kind)) return false;
-  found->table = GetField(part, names.table);
-  found->stack = GetField(found->rows, names.stack);
+bool FindRows(PartFields& fields, nb::handle part, const nb::dict& stacks, nb::handle kind,
+              uint64_t mark, PinnedRows* found) {
+  found->rows = fields.rows(part);
+  found->held = AsRows(found->rows, kind);
+  if (found->held == nullptr) return false;
+  found->table = fields.table(part);
   PyObject* const own = PyDict_GetItemWithError(stacks.ptr(), found->table.ptr());
   if (own == nullptr) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     return false;
   }
-  if (own != found->stack.ptr()) return false;
-  found->owner = GetField(found->rows, names.plan);
-  if (!nb::isinstance<DevicePlanState>(found->owner)) return false;
-  found->plan = nb::cast<DevicePlanState*>(found->owner);
+  if (own != found->held->stack.ptr()) return false;
+  if (!nb::try_cast(found->held->plan, found->plan, false) || found->plan == nullptr) return false;
   return std::exchange(found->plan->mark, mark) != mark;
 }
 
-// Adds the bags of a BagPooling.
-bool AddPooled(const PinnedRows& part, nb::handle pooling, nb::handle values, float lr,
-               DeviceBags* bags) {
-  const FieldNames& names = Names();
-  const nb::object own = GetField(pooling, names.bags);
-  const int64_t count = nb::cast<int64_t>(GetField(own, names.num_occurrences));
-  if (count != part.plan->num_occurrences) return false;
-  return bags->AddIfRight(part.owner, part.plan, GetField(own, names.offsets),
-                          GetField(pooling, names.weights),
-                          GetField(pooling, names.is_mean).is(Py_True), values, lr);
+// What a BagPooling says of the plan's batch, null if anything is not as it is needed. The one that
+// the batch was pooled by has been read before.
+const PoolingView* FindPooling(const DeviceBags& bags, DevicePlanState* plan, nb::handle pooling) {
+  static auto* const fields = new PoolingFields;
+  if (plan->pooling.owner.is(pooling)) return &plan->pooling;
+  const nb::object own = fields->bags(pooling);
+  const int64_t count = nb::cast<int64_t>(fields->num_occurrences(own));
+  PoolingView found;
+  if (count != plan->num_occurrences ||
+      !bags.LookAtPooling(fields->offsets(own), fields->weights(pooling), count, &found)) {
+    return nullptr;
+  }
+  found.is_mean = fields->is_mean(pooling).is(Py_True);
+  found.owner = nb::borrow(pooling);
+  plan->pooling = std::move(found);
+  return &plan->pooling;
 }
 
 // True if the rows are those of these keys.
@@ -94,13 +128,18 @@ bool AreOf(const PinnedRows& part, nb::handle keys) {
 // The bags of PooledReads, all of whose rows are pinned; false, and some may have been added, if
 // one is anything else. `kind`: the class of such rows.
 bool PinnedReads(DeviceBags& bags, const nb::list& reads, const nb::dict& stacks, nb::handle kind) {
-  const FieldNames& names = Names();
+  PartFields& fields = FieldsOfReads();
   const uint64_t mark = NewMark();
+  CheckKind(kind);
+  bags.tables.reserve(reads.size());
   for (const nb::handle read : reads) {
     PinnedRows part;
-    if (!FindRows(read, stacks, kind, mark, &part)) return false;
-    const nb::object pooling = GetField(read, names.pooling);
-    if (!AddPooled(part, pooling, GetField(read, names.out), 0.0f, &bags)) return false;
+    if (!FindRows(fields, read, stacks, kind, mark, &part)) return false;
+    const PoolingView* const pooling = FindPooling(bags, part.plan, fields.pooling(read));
+    if (pooling == nullptr) return false;
+    const nb::object out = fields.values(read);
+    if (!bags.AddIfRight(part.held->plan, part.plan, *pooling, out, 0.0f)) return false;
+    bags.tables.back().stack = part.held->stack;
   }
   return true;
 }
@@ -108,25 +147,29 @@ bool PinnedReads(DeviceBags& bags, const nb::list& reads, const nb::dict& stacks
 // The same of RowUpdates, with the learning rates of their tables.
 bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& stacks,
                    nb::handle kind, const nb::dict& rates) {
-  const FieldNames& names = Names();
+  PartFields& fields = FieldsOfUpdates();
   const uint64_t mark = NewMark();
+  CheckKind(kind);
+  bags.tables.reserve(updates.size());
   for (const nb::handle update : updates) {
     PinnedRows part;
-    if (!FindRows(update, stacks, kind, mark, &part)) return false;
-    if (!GetField(part.stack, names.gate).is_none()) return false;
-    if (!AreOf(part, GetField(update, names.keys))) return false;
+    if (!FindRows(fields, update, stacks, kind, mark, &part)) return false;
+    if (!GetField(part.held->stack, Names().gate).is_none()) return false;
+    if (!AreOf(part, fields.keys(update))) return false;
     PyObject* const rate = PyDict_GetItemWithError(rates.ptr(), part.table.ptr());
     const double lr = rate == nullptr ? -1.0 : PyFloat_AsDouble(rate);
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
     if (rate == nullptr) return false;
-    const nb::object pooling = GetField(update, names.pooling),
-                     grads = GetField(update, names.grads);
+    PoolingView each;
+    each.num_bags = part.plan->num_occurrences;
+    const nb::object own = fields.pooling(update);
+    const PoolingView* const pooling = own.is_none() ? &each : FindPooling(bags, part.plan, own);
+    if (pooling == nullptr) return false;
+    const nb::object grads = fields.values(update);
     const auto rounded = static_cast<float>(lr);
-    const bool is_added = pooling.is_none() ? bags.AddIfRight(part.owner, part.plan, nb::handle(),
-                                                              nb::handle(), false, grads, rounded)
-                                            : AddPooled(part, pooling, grads, rounded, &bags);
-    if (!is_added) return false;
-    const BagsOfPlan& added = bags.tables.back();
+    if (!bags.AddIfRight(part.held->plan, part.plan, *pooling, grads, rounded)) return false;
+    BagsOfPlan& added = bags.tables.back();
+    added.stack = part.held->stack;
     if (added.num_rows != added.num_bags) return false;
     if (added.width != part.plan->table.ptr->args.dim) return false;
   }
@@ -135,13 +178,14 @@ bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& st
 
 // The plans of the rows that have one; None if some rows are of another kind.
 nb::object HeldPlans(const nb::list& rows, nb::handle kind) {
+  CheckKind(kind);
   nb::list plans;
   for (const nb::handle one : rows) {
-    if (!one.type().is(kind)) return nb::none();
-    const nb::object plan = GetField(one, Names().plan);
-    if (plan.is_none()) continue;
-    if (!nb::isinstance<DevicePlanState>(plan)) return nb::none();
-    plans.append(plan);
+    const HeldRows* const held = AsRows(one, kind);
+    if (held == nullptr) return nb::none();
+    if (held->plan.is_none()) continue;
+    if (!nb::isinstance<DevicePlanState>(held->plan)) return nb::none();
+    plans.append(held->plan);
   }
   return plans;
 }
@@ -150,21 +194,118 @@ nb::object HeldPlans(const nb::list& rows, nb::handle kind) {
 void GiveUpPlans(const nb::list& rows, size_t most_idle) {
   const FieldNames& names = Names();
   for (const nb::handle one : rows) {
-    const nb::object plan = GetField(one, names.plan);
-    if (plan.is_none()) continue;
-    if (PyObject_SetAttr(one.ptr(), names.plan, Py_None) != 0) throw nb::python_error();
-    const nb::object stack = GetField(one, names.stack);
-    if (PySet_Discard(GetField(stack, names.plans_in_flight).ptr(), plan.ptr()) < 0) {
+    auto* const held = nb::cast<HeldRows*>(one);
+    if (held->plan.is_none()) continue;
+    const nb::object plan = std::exchange(held->plan, nb::none());
+    if (PySet_Discard(GetField(held->stack, names.plans_in_flight).ptr(), plan.ptr()) < 0) {
       throw nb::python_error();
     }
-    auto idle = nb::cast<nb::list>(GetField(stack, names.idle_plans));
+    auto idle = nb::cast<nb::list>(GetField(held->stack, names.idle_plans));
     if (idle.size() < most_idle) idle.append(plan);
   }
+}
+
+// A plan for one caller; as TableStack.take_plan.
+nb::object TakePlan(nb::handle stack) {
+  const FieldNames& names = Names();
+  const auto idle = nb::cast<nb::list>(GetField(stack, names.idle_plans));
+  const size_t count = idle.size();
+  if (count == 0) return GetField(stack, names.take_plan)();
+  nb::object plan = idle[count - 1];
+  if (PySequence_DelItem(idle.ptr(), static_cast<Py_ssize_t>(count) - 1) != 0) {
+    throw nb::python_error();
+  }
+  return plan;
+}
+
+// Rows of several tables, each with an idle plan of its stack, held by them; as BatchRows says.
+// Args:
+//   models: what the keys came as.
+nb::list BeginRows(nb::handle kind, const nb::list& stacks, const DeviceKeys& keys,
+                   const nb::list& models, const nb::object& pool, const nb::object& lock,
+                   const nb::object& device) {
+  CheckKind(kind);
+  CheckShape(stacks.size() == keys.tables.size() && models.size() == stacks.size(),
+             "keys of each stack are needed");
+  nb::list begun;
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    const nb::object rows = nb::inst_alloc(kind);
+    auto* const held = new (nb::inst_ptr<HeldRows>(rows)) HeldRows;
+    nb::inst_mark_ready(rows);
+    held->stack = stacks[i];
+    held->model = models[i];
+    held->pool = pool;
+    held->lock = lock;
+    held->device = device;
+    held->NoteKeys(keys.tables[i]);
+    held->plan = TakePlan(held->stack);
+    if (PySet_Add(GetField(held->stack, Names().plans_in_flight).ptr(), held->plan.ptr()) != 0) {
+      throw nb::python_error();
+    }
+    begun.append(rows);
+  }
+  return begun;
+}
+
+// Rows that are dropped release what they hold, but for those that a batch of several tables pins.
+// A slot of the type, in place of __del__: most hold nothing by then, and Python is not asked.
+void FinalizeRows(PyObject* rows) noexcept {
+  if (!nb::inst_ready(rows) || nb::inst_ptr<HeldRows>(rows)->plan.is_none()) return;
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* const method = PyObject_GetAttr(rows, Names().drop);
+  PyObject* const done = method == nullptr ? nullptr : PyObject_CallObject(method, nullptr);
+  if (done == nullptr) PyErr_WriteUnraisable(rows);
+  Py_XDECREF(done);
+  Py_XDECREF(method);
+  PyErr_Restore(type, value, traceback);
+}
+
+PyType_Slot kRowsSlots[] = {{Py_tp_finalize, reinterpret_cast<void*>(&FinalizeRows)}, {0, nullptr}};
+
+using StateTuple = std::optional<std::tuple<uint64_t, int64_t, int64_t>>;
+
+void BindHeldRows(nb::module_& module) {
+  nb::class_<HeldRows>(module, "HeldRows", nb::type_slots(kRowsSlots))
+      .def(
+          "__init__",
+          [](HeldRows* held, nb::object stack, nb::object model, nb::object pool, nb::object lock,
+             nb::object device) {
+            new (held) HeldRows;
+            held->stack = std::move(stack);
+            held->model = std::move(model);
+            held->pool = std::move(pool);
+            held->lock = std::move(lock);
+            held->device = std::move(device);
+          },
+          "stack"_a, "model"_a.none(), "pool"_a, "lock"_a, "device"_a)
+      .def_rw("plan", &HeldRows::plan, nb::arg().none())
+      .def_ro("stack", &HeldRows::stack)
+      .def_ro("_model", &HeldRows::model)
+      .def_ro("_pool", &HeldRows::pool)
+      .def_ro("_lock", &HeldRows::lock)
+      .def_ro("_device", &HeldRows::device)
+      .def(
+          "_note_keys",
+          [](HeldRows& held, nb::object keys, const StateTuple& state) {
+            if (!state) return;
+            held.given = std::move(keys);
+            std::tie(held.pinned_at.data, held.pinned_at.count, held.pinned_at.version) = *state;
+          },
+          "keys"_a, "state"_a.none())
+      .def_prop_ro("_pinned_at", [](const HeldRows& held) -> StateTuple {
+        const KeysState& at = held.pinned_at;
+        if (held.given.is_none()) return std::nullopt;
+        return std::tuple{at.data, at.count, at.version};
+      });
 }
 
 }  // namespace
 
 void BindPinnedRows(nb::module_& module) {
+  BindHeldRows(module);
+  module.def("begin_rows", &BeginRows, "kind"_a, "stacks"_a, "keys"_a, "models"_a, "pool"_a,
+             "lock"_a, "device"_a);
   module.def("pinned_reads", &PinnedReads, "bags"_a, "reads"_a, "stacks"_a, "kind"_a);
   module.def("pinned_updates", &PinnedUpdates, "bags"_a, "updates"_a, "stacks"_a, "kind"_a,
              "rates"_a);

@@ -14,6 +14,7 @@
 
 #include "bindings/translate.h"
 #include "files/held_folder.h"
+#include "files/posix_file.h"
 #include "ssd_store/changes.h"
 #include "ssd_store/record_marks.h"
 #include "ssd_store/scan.h"
@@ -421,6 +422,8 @@ void BindHeldFolder(nb::module_& module) {
 }
 
 void BindRecordMarks(nb::module_& module) {
+  module.def("start_writeback", &StartWriteback, nb::arg("descriptor"), nb::arg("offset"),
+             nb::arg("size"), nb::call_guard<nb::gil_scoped_release>());
   module.def("marks_of", &MarksOf, nb::arg("rows").noconvert(), nb::arg("marks").noconvert());
   nb::class_<RecordMarks>(module, "RecordMarks")
       .def(nb::init<>())

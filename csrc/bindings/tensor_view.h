@@ -91,6 +91,13 @@ class TensorView {
     return found;
   }
 
+  static bool IsNegative(nb::handle tensor) {
+    // Of the base of all such classes; held to the end of the process.
+    static const nb::handle method =
+        nb::object(nb::module_::import_("torch").attr("Tensor").attr("is_neg")).release();
+    return !method(tensor).is(Py_False);
+  }
+
   static const ExchangeFunctions* AskFor(nb::handle type) {
     constexpr const char* kKind = "dlpack_exchange_api";
     const nb::object own = type.attr("__dict__").attr("get")("__dlpack_c_exchange_api__");
@@ -113,7 +120,7 @@ class TensorView {
     if (!is_there || found.ndim > kMostDims) return false;
     const bool is_whole = found.dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
     // A tensor of torch may stand for the negatives of what lies there.
-    if (!is_whole && nb::cast<bool>(value.attr("is_neg")())) return false;
+    if (!is_whole && IsNegative(value)) return false;
     int64_t step = 1;
     for (int32_t i = found.ndim - 1; i >= 0; --i) {
       const bool is_apart = found.strides != nullptr && found.strides[i] != step;

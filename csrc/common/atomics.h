@@ -1,6 +1,6 @@
 // Relaxed atomic operations, one text for host and device.
 //
-// Above it: gpu_cache. Below it: the compiler's builtins. A verb's threads need atomicity, never
+// Above it: gpu_cache. Below it: the compiler's builtins. A verb's threads need atomicity, seldom
 // ordering: what one kernel wrote is read by the next one, and kernels follow each other. The
 // device has no atomics on single bytes, so those go through the word that holds the byte.
 #pragma once
@@ -46,6 +46,19 @@ HPS_HD void AtomicAdd(int64_t* ptr, int64_t amount) {
   atomicAdd(reinterpret_cast<AtomicWord*>(ptr), static_cast<AtomicWord>(amount));
 #else
   __atomic_fetch_add(ptr, amount, __ATOMIC_RELAXED);
+#endif
+}
+
+// Adds one; returns what was there before. Unlike the others it orders memory: what a lane has
+// written before it arrives is there for those who find it arrived.
+HPS_HD uint32_t AtomicArrive(uint32_t* ptr) {
+#if defined(__CUDA_ARCH__)
+  __threadfence();
+  const uint32_t before = atomicAdd(ptr, 1u);
+  __threadfence();
+  return before;
+#else
+  return __atomic_fetch_add(ptr, 1u, __ATOMIC_ACQ_REL);
 #endif
 }
 

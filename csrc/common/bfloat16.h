@@ -23,8 +23,7 @@ HPS_HD uint32_t BitsOf(float value) {
 #endif
 }
 
-HPS_HD float Widened(Bfloat16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+HPS_HD float FloatOf(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return __uint_as_float(bits);
 #else
@@ -32,6 +31,7 @@ HPS_HD float Widened(Bfloat16 value) {
 #endif
 }
 
+HPS_HD float Widened(Bfloat16 value) { return FloatOf(static_cast<uint32_t>(value.bits) << 16); }
 HPS_HD float Widened(float value) { return value; }
 
 // To the nearest.

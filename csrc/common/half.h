@@ -15,14 +15,6 @@ struct Half {
 
 inline namespace HPS_BUILD {
 
-HPS_HD float FloatOf(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(bits);
-#else
-  return __builtin_bit_cast(float, bits);
-#endif
-}
-
 HPS_HD Half Halved(float value) {
   const uint32_t bits = BitsOf(value);
   const uint32_t sign = bits >> 16 & 0x8000;

@@ -155,8 +155,12 @@ Status PosixFile::SyncData() {
 }
 
 void PosixFile::StartWriteback(uint64_t offset, uint64_t size) {
-  // A hint: an error shows again in SyncData.
-  (void)sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(size),
+  hps::StartWriteback(descriptor_, offset, size);
+}
+
+void StartWriteback(int descriptor, uint64_t offset, uint64_t size) {
+  // A hint: an error shows again when the file is synced.
+  (void)sync_file_range(descriptor, static_cast<off_t>(offset), static_cast<off_t>(size),
                         SYNC_FILE_RANGE_WRITE);
 }
 

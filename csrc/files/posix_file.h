@@ -60,4 +60,7 @@ class PosixFile final : public File {
   bool is_direct_;
 };
 
+// The disk begins to take over what was written there; returns at once.
+void StartWriteback(int descriptor, uint64_t offset, uint64_t size);
+
 }  // namespace hps

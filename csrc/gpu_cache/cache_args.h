@@ -80,6 +80,7 @@ struct BatchNumbers {
   uint32_t culprit;  // smallest id whose summed gradient, or what it would make of its row, is
                      // not finite, or kNoCulprit
   uint32_t largest;  // magnitude of the summed gradients as bits, kOrdinaryBits at least
+  uint32_t is_wild;  // not 0: gradients are not all ordinary, see sums.h
   uint32_t num_listed[kNumRounds];  // entries of the lists that a round wrote out
   uint32_t open[kNumRounds + 1];    // not 0: keys wait for that round, or, at the end, in vain
   uint32_t num_pinned_erased;       // keys that an erase found pinned

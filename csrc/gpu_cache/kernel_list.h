@@ -19,7 +19,6 @@
   X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
   X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
   X(InitialWeights, InitialWeightsOne, InitialWeightsArgs, 4)                    \
-  X(FindStart, FindStartOne, FindStartArgs, 1)                                    \
   X(NoteFailure, NoteFailureOne, NoteFailureArgs, 16)                            \
   X(FindLast, FindLastOne, AssignArgs, 1)                                        \
   X(Assign, AssignOne, AssignArgs, 4)                                            \
@@ -30,46 +29,44 @@
   X(CopyScanned, CopyScannedOne, ScanArgs, 8)                                    \
   X(MarkClean, MarkCleanOne, ScanArgs, 1)
 
-#define HPS_TABLES_KERNELS(X)                                                    \
-  X(BeginPlan, BeginPlanOne, DeduplicateArgs, 1)                                 \
-  X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                   \
-  X(ListFirst, ListFirstOne, DeduplicateArgs, 8)                                 \
-  X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                 \
-  X(FindSlot, FindSlotOne, FindArgs, 4)                                          \
-  X(ListMissing, ListMissingOne, FindArgs, 8)                                    \
-  X(EndFind, EndFindOne, FindArgs, 16)                                           \
-  X(Pin, PinOne, ReserveArgs, 1)                                                 \
-  X(PlaceFirst, PlaceOne<kFirst>, ReserveArgs, 16)                               \
-  X(GroupByEmptier, GroupByEmptierOne, ReserveArgs, 4)                           \
-  X(PlaceEmptier, PlaceOne<kEmptier>, ReserveArgs, 16)                           \
-  X(PlaceOther, PlaceOne<kOther>, ReserveArgs, 16)                               \
-  X(PlaceVictimFirst, PlaceOne<kVictimFirst>, ReserveArgs, 16)                   \
-  X(PlaceVictimSecond, PlaceOne<kVictimSecond>, ReserveArgs, 16)                 \
-  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                 \
-  X(Cancel, CancelOne, ReserveArgs, 1)                                           \
-  X(FillRow, FillRowOne, FillArgs, 4)                                            \
-  X(Contains, ContainsOne, KeysArgs, 4)                                          \
-  X(Release, ReleaseOne, ReserveArgs, 1)                                         \
-  X(Pool, PoolOne, PoolArgs, 8)                                                  \
-  X(SpreadBag, SpreadBagOne, SumArgs, 4)                                         \
-  X(CountRuns, CountRunsOne, SumArgs, 1)                                         \
-  X(SumRun, SumRunOne, SumArgs, 8)                                               \
-  X(SumBlock, SumBlockOne, SumArgs, 8)                                           \
-  X(CombineRuns, CombineRunsOne, SumArgs, 8)                                     \
-  X(NameOwner, NameOwnerOne, DivideArgs, 1)                                      \
-  X(GroupKey, GroupKeyOne, DivideArgs, 1)                                        \
-  X(JudgeSum, JudgeSumOne, JudgeArgs, 8)                                         \
-  X(MarkLast, MarkLastOne, SendArgs, 1)                                          \
-  X(SendRow, SendRowOne, SendArgs, 8)                                            \
-  X(ReceiveRow, ReceiveRowOne, ReceiveArgs, 8)                                   \
-  X(TrySgd, TryOne<OptimizerKind::kSgd>, TryArgs, 4)                             \
-  X(TryAdagrad, TryOne<OptimizerKind::kAdagrad>, TryArgs, 4)                     \
-  X(TryRowWiseAdagrad, TryOne<OptimizerKind::kRowWiseAdagrad>, TryArgs, 4)       \
-  X(TryAdam, TryOne<OptimizerKind::kAdam>, TryArgs, 4)                           \
-  X(TryFtrl, TryOne<OptimizerKind::kFtrl>, TryArgs, 4)                           \
-  X(ApplySgd, ApplyOne<OptimizerKind::kSgd>, ApplyArgs, 4)                       \
-  X(ApplyAdagrad, ApplyOne<OptimizerKind::kAdagrad>, ApplyArgs, 4)               \
-  X(ApplyRowWiseAdagrad, ApplyOne<OptimizerKind::kRowWiseAdagrad>, ApplyArgs, 4) \
-  X(ApplyAdam, ApplyOne<OptimizerKind::kAdam>, ApplyArgs, 4)                     \
-  X(ApplyFtrl, ApplyOne<OptimizerKind::kFtrl>, ApplyArgs, 4)
+#define HPS_TABLES_KERNELS(X)                                                         \
+  X(BeginPlan, BeginPlanOne, DeduplicateArgs, 1)                                      \
+  X(PlaceKey, PlaceKeyOne, DeduplicateArgs, 1)                                        \
+  X(ListFirst, ListFirstOne, DeduplicateArgs, 8)                                      \
+  X(NumberKey, NumberKeyOne, DeduplicateArgs, 1)                                      \
+  X(FindSlot, FindSlotOne, FindArgs, 4)                                               \
+  X(ListMissing, ListMissingOne, FindArgs, 8)                                         \
+  X(EndFind, EndFindOne, FindArgs, 16)                                                \
+  X(Pin, PinOne, ReserveArgs, 1)                                                      \
+  X(PlaceFirst, PlaceOne<kFirst>, ReserveArgs, 16)                                    \
+  X(GroupByEmptier, GroupByEmptierOne, ReserveArgs, 4)                                \
+  X(PlaceEmptier, PlaceOne<kEmptier>, ReserveArgs, 16)                                \
+  X(PlaceOther, PlaceOne<kOther>, ReserveArgs, 16)                                    \
+  X(PlaceVictimFirst, PlaceOne<kVictimFirst>, ReserveArgs, 16)                        \
+  X(PlaceVictimSecond, PlaceOne<kVictimSecond>, ReserveArgs, 16)                      \
+  X(CommitEntry, CommitEntryOne, ReserveArgs, 8)                                      \
+  X(Cancel, CancelOne, ReserveArgs, 1)                                                \
+  X(FillRow, FillRowOne, FillArgs, 4)                                                 \
+  X(Contains, ContainsOne, KeysArgs, 4)                                               \
+  X(Release, ReleaseOne, ReserveArgs, 1)                                              \
+  X(Pool, PoolOne, PoolArgs, 8)                                                       \
+  X(SpreadBag, SpreadBagOne, SumArgs, 4)                                              \
+  X(FindStart, FindStartOne, SumArgs, 1)                                              \
+  X(SumRun, SumRunOne, SumArgs, 8)                                                    \
+  X(NameOwner, NameOwnerOne, DivideArgs, 1)                                           \
+  X(GroupKey, GroupKeyOne, DivideArgs, 1)                                             \
+  X(JudgeSum, JudgeSumOne, JudgeArgs, 8)                                              \
+  X(MarkLast, MarkLastOne, SendArgs, 1)                                               \
+  X(SendRow, SendRowOne, SendArgs, 8)                                                 \
+  X(ReceiveRow, ReceiveRowOne, ReceiveArgs, 8)                                        \
+  X(TrySgd, TryOne<OptimizerKind::kSgd>, TryTermsArgs, 4)                             \
+  X(TryAdagrad, TryOne<OptimizerKind::kAdagrad>, TryTermsArgs, 4)                     \
+  X(TryRowWiseAdagrad, TryOne<OptimizerKind::kRowWiseAdagrad>, TryTermsArgs, 4)       \
+  X(TryAdam, TryOne<OptimizerKind::kAdam>, TryTermsArgs, 4)                           \
+  X(TryFtrl, TryOne<OptimizerKind::kFtrl>, TryTermsArgs, 4)                           \
+  X(ApplySgd, ApplyOne<OptimizerKind::kSgd>, ApplyTermsArgs, 4)                       \
+  X(ApplyAdagrad, ApplyOne<OptimizerKind::kAdagrad>, ApplyTermsArgs, 4)               \
+  X(ApplyRowWiseAdagrad, ApplyOne<OptimizerKind::kRowWiseAdagrad>, ApplyTermsArgs, 4) \
+  X(ApplyAdam, ApplyOne<OptimizerKind::kAdam>, ApplyTermsArgs, 4)                     \
+  X(ApplyFtrl, ApplyOne<OptimizerKind::kFtrl>, ApplyTermsArgs, 4)
 // clang-format on

@@ -3,7 +3,7 @@
 //
 // Above it: gpu_cache.cc, which loops over i; the CUDA launcher, whose wrappers stride over i.
 // Below it: the headers it includes. Two things the host build does in another order, with the same
-// result (host_batch.h): PlaceKey to NumberKey, and SpreadBag to CombineRuns. Bodies with a group
+// result (host_batch.h): PlaceKey to NumberKey, and SpreadBag to SumRun. Bodies with a group
 // of 1 must be run by one lane. "any" may be any size of DeviceGroup; 4 is kRowLanes, which row
 // arithmetic wants. N, M, L as in cache_args.h; "bound" is an upper bound of a number that only the
 // device knows, and what lies above it returns. The body of Pin is PinOne(group, const ReserveArgs&
@@ -33,11 +33,8 @@
 // WriteRow        Images          images to rows, dirty and stored            bound       any
 // InitialWeights  InitialWeights  what absent keys read as                    keys        4
 // SpreadBag       Sum             places of occurrences; then a sort          bags or L   any
-// FindStart       FindStart       starts, from sorted places                  all L       1
-// CountRuns       Sum             runs of hot keys; then prefix sum           bound       1
-// SumRun          Sum             keys of one run; runs of hot keys           bound+hot   any
-// SumBlock        Sum             blocks of 64 runs                           hot         any
-// CombineRuns     Sum             hot keys                                    bound       any
+// FindStart       Sum             starts, from sorted places                  L           1
+// SumRun          Sum             hot keys; what is wild is looked at         see there   any
 // Try<kind>       Try             notes what an update would not leave finite bound       4
 // NoteFailure     NoteFailure     a sum was not finite: stops updates         1           any
 // Apply<kind>     Apply           the optimizer once a key                    bound       4

@@ -54,8 +54,8 @@ HPS_HD void CopyFloats(NarrowGroup<Group> group, float* dst, const Bfloat16* src
 }
 
 // Calls body(lanes) for one update of a row by its key's summed gradient; `lanes` are LanesOf.
-template <class Group, class Lanes, class Body>
-HPS_HD void WithRounding(Group, const CacheArgs&, Lanes lanes, int64_t, const float*, Body body) {
+template <class Group, class Lanes, class Sum, class Body>
+HPS_HD void WithRounding(Group, const CacheArgs&, Lanes lanes, int64_t, Sum, Body body) {
   body(lanes);
 }
 template <class Group, class Lanes, class Body>

@@ -1,7 +1,7 @@
 // Keys, rows and gradients on their way between the ranks of a training, on a device: keys by
 // owner, sums that may travel or not, floats in the formats of the wire and back.
 //
-// Above it: kernels.h. Below it: moves.h, csrc/common. A batch's keys are deduplicated as in any
+// Above it: kernels.h. Below it: sums.h, csrc/common. A batch's keys are deduplicated as in any
 // plan; its distinct keys then have places: owner after owner, of each in order of first
 // occurrence. Rows come in the order of places, so that slots of the plan are places, and the same
 // Pool and Gather read what came as read a table; gradients are summed by id as in a table, and
@@ -11,8 +11,7 @@
 
 #include "common/half.h"
 #include "common/xxh64_words.h"
-#include "gpu_cache/moves.h"
-#include "optimizer/trial.h"
+#include "gpu_cache/sums.h"
 
 namespace hps {
 
@@ -50,6 +49,7 @@ struct Verdict {
 struct JudgeArgs {
   BatchArgs batch;
   const uint32_t* ids;  // [N] of places
+  TermArgs terms;       // of the sums
   float* sums;          // [N, dim] by id
   KeptRests kept;
   Verdict* verdict;
@@ -137,11 +137,12 @@ HPS_HD int64_t SlotOfRest(const KeptRests& kept, uint64_t key) {
   return static_cast<int64_t>(ShardOfKey(key, kept.num_slots));
 }
 
-// i: a place. Divides its sum, and adds what was kept of the key.
+// i: a place. Sums its gradients up, divides that, and adds what was kept of the key.
 template <class Group>
 HPS_HD void JudgeSumOne(Group group, const JudgeArgs& args, int64_t i) {
   const uint32_t id = args.ids[i];
   const int64_t dim = args.dim;
+  const auto terms = SumOfKey(args.terms, dim, id);
   float* const sum = args.sums + id * dim;
   const float* rest = nullptr;
   if (args.kept.num_slots != 0) {
@@ -152,7 +153,7 @@ HPS_HD void JudgeSumOne(Group group, const JudgeArgs& args, int64_t i) {
   }
   uint32_t largest = 0;
   group.for_each(dim, [&](int64_t d) {
-    float value = sum[d] / args.divisor;
+    float value = terms[d] / args.divisor;
     if (rest != nullptr) value = value + rest[d];
     sum[d] = value;
     const uint32_t bits = MagnitudeBits(value);

@@ -1,7 +1,7 @@
 // Changing rows: the trial of an update, the optimizer once a key; assign and create.
 //
-// Above it: kernels.h. Below it: sums.h. Sums are complete, and known to be finite, before the
-// first row changes; where one might overflow its row, the update was tried.
+// Above it: kernels.h. Below it: sums.h. Sums are known to be finite before the first row changes;
+// where one might overflow its row, the update was tried.
 #pragma once
 
 #include "gpu_cache/sums.h"
@@ -17,14 +17,18 @@ struct Failure {
   uint64_t key;
 };
 
-struct ApplyArgs {
+// Sums: const float*, [N, dim], of the host; or TermArgs, of a device.
+template <class Sums>
+struct ApplyArgsOf {
   CacheArgs cache;
   BatchArgs batch;
-  const float* sums;       // [N, dim]
+  Sums sums;
   const Failure* failure;  // nothing is applied while it is set
   int64_t bound;           // work items: window_size or more
   float lr;
 };
+using ApplyArgs = ApplyArgsOf<const float*>;
+using ApplyTermsArgs = ApplyArgsOf<TermArgs>;
 
 // Of a table with statistics, once its updates are applied.
 struct CountUpdateArgs {
@@ -37,18 +41,21 @@ struct CountUpdateArgs {
   int64_t bound;            // work items: window_size or more
 };
 
-struct TryArgs {
+template <class Sums>
+struct TryArgsOf {
   CacheArgs cache;
   BatchArgs batch;
-  const float* sums;  // [N, dim]
-  uint32_t safe;      // gradients up to here need no trial; see SafeGradientBits
-  int64_t bound;      // work items: window_size or more
+  Sums sums;
+  uint32_t safe;  // gradients up to here need no trial; see SafeGradientBits
+  int64_t bound;  // work items: window_size or more
   float lr;
   uint32_t number;  // of the cache, as the host counts them
 };
+using TryArgs = TryArgsOf<const float*>;
+using TryTermsArgs = TryArgsOf<TermArgs>;
 
 struct NoteFailureArgs {
-  Tables tables;  // of TryArgs
+  Tables tables;  // of TryTermsArgs
   Failure* failure;
 };
 
@@ -74,8 +81,8 @@ inline namespace HPS_BUILD {
 
 // i: below bound. Notes a key whose update would not leave its row finite; the rows are in place.
 // Returns at once where that cannot be. Compiled once an optimizer, as ApplyOne.
-template <OptimizerKind kKind, class Group>
-HPS_HD void TryOne(Group group, const TryArgs& args, int64_t i) {
+template <OptimizerKind kKind, class Group, class Sums>
+HPS_HD void TryOne(Group group, const TryArgsOf<Sums>& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   const bool may_overflow = args.batch.numbers->largest > args.safe;
   if (!may_overflow && !AtomicLoad(&cache.clock->is_watched)) return;
@@ -89,7 +96,7 @@ HPS_HD void TryOne(Group group, const TryArgs& args, int64_t i) {
     StartState(lanes, kKind, row, args.lr, cache.numbers);
     group.sync();
   }
-  const float* const sum = args.sums + id * cache.dim;
+  const auto sum = SumOfKey(args.sums, cache.dim, id);
   WithRounding(group, cache, lanes, slot, sum, [&](auto row_lanes) {
     if (!UpdateIsFinite(row_lanes, kKind, row, sum, args.lr, cache.numbers)) {
       NoteCulprit(args.batch, id);
@@ -104,7 +111,7 @@ HPS_HD void TryOne(Group group, const TryArgs& args, int64_t i) {
 // another one was before.
 template <class Group>
 HPS_HD void NoteFailureOne(Group group, const NoteFailureArgs& args, int64_t) {
-  const auto* const tables = static_cast<const TryArgs*>(args.tables.args);
+  const auto* const tables = static_cast<const TryTermsArgs*>(args.tables.args);
   const auto num_tables = static_cast<uint32_t>(args.tables.num_tables);
   const uint32_t first = group.smallest(num_tables, [=](uint32_t table) {
     return tables[table].batch.numbers->culprit == kNoCulprit ? ~uint32_t{0} : table;
@@ -123,8 +130,8 @@ HPS_HD void NoteFailureOne(Group group, const NoteFailureArgs& args, int64_t) {
 // read that brought it up: how long a row stays cached must not show in its bits. Compiled once an
 // optimizer, which must be the cache's: one kernel for all would need the registers of the
 // greediest.
-template <OptimizerKind kKind, class Group>
-HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
+template <OptimizerKind kKind, class Group, class Sums>
+HPS_HD void ApplyOne(Group group, const ApplyArgsOf<Sums>& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   if (args.failure->is_set || !IsInWindow(args.batch, i)) return;
   const int64_t id = WindowId(args.batch, i);
@@ -136,7 +143,7 @@ HPS_HD void ApplyOne(Group group, const ApplyArgs& args, int64_t i) {
     StartState(lanes, kKind, row, args.lr, cache.numbers);
     group.sync();  // the header's scalars are read by all lanes
   }
-  const float* const sum = args.sums + id * cache.dim;
+  const auto sum = SumOfKey(args.sums, cache.dim, id);
   WithRounding(group, cache, lanes, slot, sum, [&](auto row_lanes) {
     UpdateRow(row_lanes, kKind, row, sum, args.lr, cache.numbers);
   });

@@ -25,6 +25,7 @@ struct HeldColumns {
     for (int i = 0; i < kPieces; ++i) pieces[i] = PieceAt(column + i * kStep, 0);
   }
   HPS_HD_MEMBER float& at(int i, int j) { return pieces[i].at[j]; }
+  HPS_HD_MEMBER float at(int i, int j) const { return pieces[i].at[j]; }
   HPS_HD_MEMBER void store() const { StoreTo(ptr); }
 
  private:
@@ -33,6 +34,26 @@ struct HeldColumns {
   }
   HPS_HD_MEMBER void StoreTo(const float*) const {}
 };
+
+template <class Source, class Weight, int kPieces, int kStep>
+struct HeldSums {
+  Piece pieces[kPieces];
+
+  explicit HPS_HD_MEMBER HeldSums(SummedColumn<Source, Weight> column) {
+    column.template add_up<kPieces, kStep>(pieces);
+  }
+  HPS_HD_MEMBER float at(int i, int j) const { return pieces[i].at[j]; }
+  HPS_HD_MEMBER void store() const {}
+};
+
+template <int kPieces, int kStep, class Column>
+HPS_HD HeldColumns<Column, kPieces, kStep> HeldOf(Column* column) {
+  return HeldColumns<Column, kPieces, kStep>(column);
+}
+template <int kPieces, int kStep, class Source, class Weight>
+HPS_HD HeldSums<Source, Weight, kPieces, kStep> HeldOf(SummedColumn<Source, Weight> column) {
+  return HeldSums<Source, Weight, kPieces, kStep>(column);
+}
 
 template <int kSize>
 struct DeviceLanes {
@@ -50,14 +71,14 @@ struct DeviceLanes {
   HPS_HD_MEMBER float* as_read(float* out) const { return out; }
 
   template <class Body, class... Columns>
-  HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
+  HPS_HD_MEMBER void each(Body body, Columns... columns) const {
     if (dim % 4 == 0) {
       int d = 4 * group.lane();
       // Two pieces at once: the second one's loads do not wait for the first one's stores.
       for (; d + kStep < dim; d += 2 * kStep) {
-        Hold<2>(body, HeldColumns<Columns, 2, kStep>(columns + d)...);
+        Hold<2>(body, HeldOf<2, kStep>(columns + d)...);
       }
-      if (d < dim) Hold<1>(body, HeldColumns<Columns, 1, kStep>(columns + d)...);
+      if (d < dim) Hold<1>(body, HeldOf<1, kStep>(columns + d)...);
     } else {
       for (int d = group.lane(); d < dim; d += kSize) body(columns[d]...);
     }
@@ -76,31 +97,13 @@ struct DeviceLanes {
 
   template <class Source, class Weight>
   HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source, Weight weight) const {
-    if (dim % 4 == 0 && IsPieceAligned(source(0))) {
+    const auto sums = SumTerms(count, source, weight, IsPieceAligned(source(0)));
+    if (dim % 4 == 0) {
       int d = 4 * group.lane();
-      // Two pieces at once: where a source lies is asked half as often.
-      for (; d + kStep < dim; d += 2 * kStep) {
-        Piece sums = {{0, 0, 0, 0}}, others = {{0, 0, 0, 0}};
-        for (int64_t i = 0; i < count; ++i) {
-          const float* const from = source(i) + d;
-          const float factor = weight(i);
-          sums = sums + PieceAt(from, 0) * factor;
-          others = others + PieceAt(from + kStep, 0) * factor;
-        }
-        PieceAt(column + d, 0) = sums;
-        PieceAt(column + d + kStep, 0) = others;
-      }
-      if (d < dim) {
-        Piece sums = {{0, 0, 0, 0}};
-        for (int64_t i = 0; i < count; ++i) sums = sums + PieceAt(source(i) + d, 0) * weight(i);
-        PieceAt(column + d, 0) = sums;
-      }
+      for (; d + kStep < dim; d += 2 * kStep) Store<2>(column + d, sums + d);
+      if (d < dim) Store<1>(column + d, sums + d);
     } else {
-      for (int d = group.lane(); d < dim; d += kSize) {
-        float sum = 0;
-        for (int64_t i = 0; i < count; ++i) sum += source(i)[d] * weight(i);
-        column[d] = sum;
-      }
+      for (int d = group.lane(); d < dim; d += kSize) column[d] = sums[d];
     }
   }
 
@@ -126,15 +129,15 @@ struct DeviceLanes {
     return total;
   }
 
-  template <class Term>
-  HPS_HD_MEMBER float sum(Term term, const float* column) const {
+  template <class Term, class Column>
+  HPS_HD_MEMBER float sum(Term term, Column column) const {
     static_assert(kSize == kRowLanes);
     float sums[4] = {};
     if (dim % 4 == 0) {
       // sums[j] is the lane 4 * lane() + j of the sixteen.
       for (int d = 4 * group.lane(); d < dim; d += kSumLanes) {
-        const Piece piece = PieceAt(column + d, 0);
-        for (int j = 0; j < 4; ++j) sums[j] += term(piece.at[j]);
+        const auto held = HeldOf<1, kStep>(AsRead(column) + d);
+        for (int j = 0; j < 4; ++j) sums[j] += term(held.at(0, j));
       }
       for (int j = 0; j < 4; ++j) sums[j] += group.shuffle(sums[j], group.lane() ^ 2);
       for (int j = 0; j < 4; ++j) sums[j] += group.shuffle(sums[j], group.lane() ^ 1);
@@ -153,6 +156,13 @@ struct DeviceLanes {
 
  private:
   static constexpr int kStep = 4 * kSize;
+
+  template <int kPieces, class Sums>
+  static HPS_HD_MEMBER void Store(float* column, Sums sums) {
+    Piece pieces[kPieces];
+    sums.template add_up<kPieces, kStep>(pieces);
+    for (int k = 0; k < kPieces; ++k) PieceAt(column + k * kStep, 0) = pieces[k];
+  }
 
   template <int kPieces, class Body, class... Held>
   static HPS_HD_MEMBER void Hold(Body body, Held... held) {

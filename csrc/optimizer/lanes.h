@@ -6,11 +6,13 @@
 //     int size()                            the width
 //     weights(row), state(row)              of a row as optimizers see it (FloatsOfRow)
 //     as_read(out)                          out, to be set to what a row with such weights reads as
-//     void each(f, float*... columns)       f(column d of each...) for every d; const ones are read
+//     void each(f, float*... columns)       f(column d of each...) for every d; const ones are
+//     read,
+//                                           and so is a SummedColumn, which may be any of them
 //     void set(float* column, f)            column[d] = f(d) for every d
 //     void add_up(float* column, n, f, w)   column[d] = 0 + f(0)[d] * w(0) + ..., n terms in order
 //     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
-//                                           tree
+//                                           tree; also of a SummedColumn
 //     void scalar(f)                        f() by one lane; for what a row has once
 //     void note(float)                      says what scalar() stores; a trial looks at it
 //                                           (trial.h)
@@ -19,6 +21,7 @@
 // A narrow row's walker is made of one of these: narrow_lanes.h.
 #pragma once
 
+#include "optimizer/summed_column.h"
 #include "table/last_columns.h"
 #include "table/row_layout.h"
 
@@ -61,6 +64,12 @@ struct HostLanes {
 #pragma GCC ivdep
 #pragma GCC unroll 1
     for (int d = 0; d < count; ++d) body(columns[d]...);
+  }
+
+  // With a SummedColumn among them: of a device's text, as the host runs it.
+  template <class Body, class... Columns>
+  void each(Body body, Columns... columns) const {
+    for (int d = 0; d < size(); ++d) body(columns[d]...);
   }
 
   template <class Value>
@@ -146,6 +155,16 @@ struct HostLanes {
     const float even = four[0] + four[2];
     const float odd = four[1] + four[3];
     return even + odd;
+  }
+
+  template <class Term, class Source, class Weight>
+  float sum(Term term, SummedColumn<Source, Weight> column) const {
+    float lanes[kSumLanes] = {};
+    for (int d = 0; d < size(); ++d) lanes[d % kSumLanes] += term(column[d]);
+    for (int half = kSumLanes / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
   }
 
 #if defined(__AVX512F__)

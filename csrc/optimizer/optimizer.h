@@ -42,14 +42,14 @@ HPS_HD float KeptShare(float lr, const OptimizerNumbers& numbers) {
   return 1.0f - lr * numbers.weight_decay;
 }
 
-template <class Lanes>
-HPS_HD void SgdUpdate(Lanes lanes, float* row, const float* gradient, float lr, float kept) {
+template <class Lanes, class Gradient>
+HPS_HD void SgdUpdate(Lanes lanes, float* row, Gradient gradient, float lr, float kept) {
   lanes.each([=](float& weight, float g) { weight = kept * weight - lr * g; }, lanes.weights(row),
              gradient);
 }
 
-template <class Lanes>
-HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr, float eps,
+template <class Lanes, class Gradient>
+HPS_HD void AdagradUpdate(Lanes lanes, float* row, Gradient gradient, float lr, float eps,
                           float kept) {
   lanes.each(
       [=](float& weight, float& accumulator, float g) {
@@ -59,9 +59,9 @@ HPS_HD void AdagradUpdate(Lanes lanes, float* row, const float* gradient, float 
       lanes.weights(row), lanes.state(row), gradient);
 }
 
-template <class Lanes>
-HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient, float lr,
-                                 float eps, float kept) {
+template <class Lanes, class Gradient>
+HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, Gradient gradient, float lr, float eps,
+                                 float kept) {
   const float squares = lanes.sum([](float g) { return g * g; }, gradient);
   const float accumulator = row[kFirstScalar] + squares / static_cast<float>(lanes.size());
   lanes.scalar([=] { row[kFirstScalar] = accumulator; });
@@ -73,8 +73,8 @@ HPS_HD void RowWiseAdagradUpdate(Lanes lanes, float* row, const float* gradient,
 
 // The header holds 1 - beta1^t and 1 - beta2^t rather than the powers: near t = 1 the difference to
 // one would have lost half of its digits, and a new row's zeros mean t = 0.
-template <class Lanes>
-HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
+template <class Lanes, class Gradient>
+HPS_HD void AdamUpdate(Lanes lanes, float* row, Gradient gradient, float lr,
                        const OptimizerNumbers& numbers, float kept) {
   float* first_moments = lanes.state(row);
   const float correction1 = numbers.one_minus_beta1 + numbers.beta1 * row[kFirstScalar];
@@ -98,8 +98,8 @@ HPS_HD void AdamUpdate(Lanes lanes, float* row, const float* gradient, float lr,
       lanes.weights(row), first_moments, first_moments + lanes.size(), gradient);
 }
 
-template <class Lanes>
-HPS_HD void FtrlUpdate(Lanes lanes, float* row, const float* gradient, float lr,
+template <class Lanes, class Gradient>
+HPS_HD void FtrlUpdate(Lanes lanes, float* row, Gradient gradient, float lr,
                        const OptimizerNumbers& numbers) {
   float* linears = lanes.state(row);
   const float beta = numbers.beta, l1 = numbers.l1, l2 = numbers.l2;
@@ -149,9 +149,11 @@ HPS_HD void StartState(Lanes lanes, OptimizerKind kind, float* row, float lr,
   }
 }
 
-template <class Lanes>
-HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, const float* gradient, float lr,
+// The gradient: a column that is only read.
+template <class Lanes, class Gradient>
+HPS_HD void UpdateRow(Lanes lanes, OptimizerKind kind, float* row, Gradient given, float lr,
                       const OptimizerNumbers& numbers) {
+  const auto gradient = AsRead(given);
   const float kept = KeptShare(lr, numbers);
   switch (kind) {
     case OptimizerKind::kSgd:

@@ -42,19 +42,19 @@ struct TrialLanes {
   HPS_HD_MEMBER float* state(float* row) const { return lanes.state(row); }
 
   template <class Body, class... Columns>
-  HPS_HD_MEMBER void each(Body body, Columns*... columns) const {
+  HPS_HD_MEMBER void each(Body body, Columns... columns) const {
     bool* const all = are_finite;
     lanes.each(
         [=](auto... values) {
           body(values...);
           *all = *all && (IsFinite(values) && ...);
         },
-        static_cast<const float*>(columns)...);
+        AsRead(columns)...);
   }
 
-  template <class Term>
-  HPS_HD_MEMBER float sum(Term term, const float* column) const {
-    return lanes.sum(term, column);
+  template <class Term, class Column>
+  HPS_HD_MEMBER float sum(Term term, Column column) const {
+    return lanes.sum(term, AsRead(column));
   }
 
   template <class Body>
@@ -97,9 +97,9 @@ struct TrialLanes<NarrowLanes<Lanes, kRounding>> {
 
 // True if an update would leave a row finite; on a device, as far as this lane sees. The state of a
 // fresh row has been started.
-template <class Lanes>
-HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, const float* gradient,
-                           float lr, const OptimizerNumbers& numbers) {
+template <class Lanes, class Gradient>
+HPS_HD bool UpdateIsFinite(Lanes lanes, OptimizerKind kind, float* row, Gradient gradient, float lr,
+                           const OptimizerNumbers& numbers) {
   bool are_finite = true;
   UpdateRow(TrialLanes<Lanes>{lanes, &are_finite}, kind, row, gradient, lr, numbers);
   return are_finite;

@@ -21,7 +21,7 @@ bool IsFull(uint64_t count, uint64_t slots) {
   return count * 100 > slots * KeyIndex::kFullestPercent;
 }
 
-uint64_t RoundToPages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Memory of `bytes`, keeping the first min(old, new) bytes of the old block; nullptr if refused.
 unsigned char* Reallocate(unsigned char* old, uint64_t old_bytes, uint64_t bytes) {
@@ -125,8 +125,8 @@ bool KeyIndex::Reserve(int shard, uint64_t count) {
   Shard& reserved = shards_[shard];
   HPS_CHECK(reserved.count == 0);
   const uint64_t bytes = count / kNumShards * kEntryBytes * 100 / 82;
-  if (bytes < kPage) return true;
-  const uint64_t wanted = RoundToPages(bytes);
+  if (bytes == 0) return true;
+  const uint64_t wanted = bytes < kPage ? RoundUp(bytes, kSmallestBytes) : RoundUp(bytes, kPage);
   return reserved.bytes >= wanted || Resize(&reserved, wanted);
 }
 
@@ -142,7 +142,7 @@ unsigned char* KeyIndex::Adopt(int shard, const ShardImage& image) {
                            image.overflow >= kSomeOverflow;
   if (!is_possible) return nullptr;
   const uint64_t bytes = image.slots * kEntryBytes;
-  const uint64_t wanted = bytes > kPage - kEntryBytes ? RoundToPages(bytes) : bytes;
+  const uint64_t wanted = bytes > kPage - kEntryBytes ? RoundUp(bytes, kPage) : bytes;
   adopted.entries = Reallocate(nullptr, 0, wanted);
   if (adopted.entries == nullptr) return nullptr;
   adopted.bytes = wanted;

@@ -6,6 +6,7 @@
 // part of the time that all footers do; the very same index, of which the other reader notes what
 // it has otherwise, takes what these keys cost, however large the table is.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -19,7 +20,8 @@ namespace {
 
 // Of all records, in segments that only one of the two has: with more of them all is read anew.
 constexpr uint64_t kMostOthersPercent = 30;
-constexpr uint64_t kAhead = 8;  // keys whose entries are asked for before they are looked at
+constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
+constexpr uint64_t kAhead = 16;  // keys whose entries are asked for before they are looked at
 
 }  // namespace
 
@@ -93,16 +95,74 @@ Status TableStore::ForgetSegment(uint32_t ordinal, TableStore* lender,
   return Status::Ok();
 }
 
-// `is_gone`: of ordinals, those of segments that the checkpoint has not: what they hold is older
-// than anything that it has.
+// Of what the index names, against entry `record` of a segment that the checkpoint has; what a
+// segment holds that it has not is older than anything that it has.
+bool TableStore::IsNewerThan(const Segment& segment, uint64_t record, uint64_t location,
+                             const std::vector<bool>& is_gone) const {
+  const uint32_t own = Decode(location).segment;
+  return (own >= is_gone.size() || !is_gone[own]) && IsNewer(location, segment, record);
+}
+
+void TableStore::LearnTombstones(const Segment& segment, const Tombstone* tombstones,
+                                 uint64_t count, const std::vector<bool>& is_gone,
+                                 TableStore* lender) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(MixKey(tombstones[i + kAhead].key), lender);
+    const uint64_t hash = MixKey(tombstones[i].key);
+    const uint64_t location = index_->Find(hash);
+    if (location == KeyIndex::kNone) continue;
+    if (IsNewerThan(segment, tombstones[i].position, location, is_gone)) continue;
+    if (lender != nullptr) lender->NoteDisplaced(hash, location);
+    index_->Erase(hash);
+    Unname(location, nullptr);
+  }
+}
+
+// Of a segment that both have, after all older ones were learned.
+Status TableStore::LearnTombstonesAgain(uint64_t number, const std::vector<bool>& is_gone,
+                                        TableStore* lender) {
+  const auto found = std::find_if(segments_.begin(), segments_.end(), [=](const auto& segment) {
+    return segment != nullptr && segment->info.number == number;
+  });
+  HPS_CHECK(found != segments_.end());
+  const std::shared_ptr<Segment> segment = *found;
+  std::shared_ptr<File> file;
+  HPS_RETURN_IF_ERROR(context_->cache->Open(number, segment->path, &file));
+  FooterVisitor visitor;
+  visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
+    LearnTombstones(*segment, tombstones, count, is_gone, lender);
+  };
+  context_->bytes_read += segment->info.FooterBytes();
+  return ReadFooter(file.get(), *segment, visitor);
+}
+
+// Keys of one shard, of which other threads have others. False if there is no memory left.
+bool TableStore::LearnShard(const Learning& learning, const KeyItem* items, uint64_t count,
+                            std::vector<Change>* changes) {
+  Segment& segment = *segments_[learning.ordinal];
+  TableStore* const lender = learning.lender;
+  for (uint64_t i = 0; i < std::min(kAhead, count); ++i) Prefetch(items[i].hash, lender);
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
+    const auto [hash, record] = items[i];
+    uint64_t previous = index_->Find(hash);
+    if (previous != KeyIndex::kNone && IsNewerThan(segment, record, previous, *learning.is_gone)) {
+      continue;
+    }
+    if (lender != nullptr) lender->NoteDisplaced(hash, previous);
+    if (!index_->Put(hash, Location(segment, record), &previous)) return false;
+    ++(*changes)[learning.ordinal].live;
+    if (!learning.deaths->empty()) segment.deaths[record] = (*learning.deaths)[record];
+    if (previous != KeyIndex::kNone) Unname(previous, changes);
+  }
+  return true;
+}
+
+// `is_gone`: of ordinals, those of segments that the checkpoint has not.
 Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
                                 TableStore* lender) {
   const std::shared_ptr<Segment> segment = SealedSegment(info);
   const uint32_t ordinal = AddSegment(segment);
-  const auto is_newer = [&](uint64_t location, uint64_t record) {
-    const uint32_t own = Decode(location).segment;
-    return (own >= is_gone.size() || !is_gone[own]) && IsNewer(location, *segment, record);
-  };
   if (!AddChunks(ordinal, info.num_records)) return OutOfPlaces();
   std::shared_ptr<File> file;
   HPS_RETURN_IF_ERROR(context_->cache->Open(info.number, segment->path, &file));
@@ -110,35 +170,24 @@ Status TableStore::LearnSegment(const SegmentInfo& info, const std::vector<bool>
   std::vector<uint32_t> deaths;
   HPS_RETURN_IF_ERROR(ReadDeaths(file.get(), *segment, &deaths));
   segment->deaths.assign(deaths.size(), kNeverDies);
-  bool has_memory = true;
+  std::atomic<bool> has_memory{true};
+  ThreadPool pool(static_cast<int>(
+      std::clamp<uint64_t>(info.num_records / kKeysOfThread, 1, context_->num_threads)));
   FooterVisitor visitor;
   std::vector<KeyItem> items;
   visitor.keys = [&](uint64_t first, const uint64_t* keys, uint64_t count) {
     items.resize(count);
-    SortByShard(first, keys, count, items.data());
-    for (uint64_t i = 0; i < count && has_memory; ++i) {
-      if (i + kAhead < count) Prefetch(items[i + kAhead].hash, lender);
-      const auto [hash, record] = items[i];
-      uint64_t previous = index_->Find(hash);
-      if (previous != KeyIndex::kNone && is_newer(previous, record)) continue;
-      if (lender != nullptr) lender->NoteDisplaced(hash, previous);
-      has_memory = index_->Put(hash, Location(*segment, record), &previous);
-      if (!has_memory) return;
-      ++segment->live;
-      if (!deaths.empty()) segment->deaths[record] = deaths[record];
-      if (previous != KeyIndex::kNone) Unname(previous, nullptr);
-    }
+    const KeyIndex::ShardStarts starts = SortByShard(first, keys, count, items.data());
+    ThreadChanges changes(pool.num_threads(), std::vector<Change>(segments_.size()));
+    DealOut(&pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
+      const uint64_t size = starts[shard + 1] - starts[shard];
+      const Learning learning{ordinal, &deaths, &is_gone, lender};
+      if (!LearnShard(learning, &items[starts[shard]], size, &changes[worker])) has_memory = false;
+    });
+    AddChanges(changes);
   };
   visitor.tombstones = [&](const Tombstone* tombstones, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t hash = MixKey(tombstones[i].key);
-      const uint64_t location = index_->Find(hash);
-      if (location == KeyIndex::kNone) continue;
-      if (is_newer(location, tombstones[i].position)) continue;
-      if (lender != nullptr) lender->NoteDisplaced(hash, location);
-      index_->Erase(hash);
-      Unname(location, nullptr);
-    }
+    LearnTombstones(*segment, tombstones, count, is_gone, lender);
   };
   HPS_RETURN_IF_ERROR(ReadFooter(file.get(), *segment, visitor));
   context_->bytes_read += info.FooterBytes();
@@ -190,8 +239,16 @@ Status TableStore::LoadBeside(TableStore* other, bool shares, const TableCheckpo
     is_gone[ordinal] =
         segments_[ordinal] != nullptr && gone.count(segments_[ordinal]->info.number) > 0;
   }
+  // A compaction that the other checkpoint fell into has copied records that were gone there: what
+  // says so lies in segments that both have, with larger numbers than the output.
+  uint64_t first_output = UINT64_MAX;
   for (const SegmentInfo& info : checkpoint.segments) {  // the oldest first
-    if (missing.count(info.number) > 0) HPS_RETURN_IF_ERROR(LearnSegment(info, is_gone, lender));
+    if (missing.count(info.number) > 0) {
+      HPS_RETURN_IF_ERROR(LearnSegment(info, is_gone, lender));
+      if (info.generation > 0) first_output = std::min(first_output, info.number);
+    } else if (info.num_tombstones > 0 && info.number > first_output) {
+      HPS_RETURN_IF_ERROR(LearnTombstonesAgain(info.number, is_gone, lender));
+    }
   }
   for (uint32_t ordinal = 0; ordinal < is_gone.size(); ++ordinal) {
     if (is_gone[ordinal]) HPS_RETURN_IF_ERROR(ForgetSegment(ordinal, lender, retired));

@@ -133,8 +133,7 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
   }
   open.info.num_records = first + count;
   if (!AddChunks(writer_ordinal_, first + count)) return OutOfPlaces();
-  std::vector<std::vector<Change>> changes(parts.size());
-  for (std::vector<Change>& counts : changes) counts.resize(segments_.size());
+  ThreadChanges changes(parts.size(), std::vector<Change>(segments_.size()));
   std::atomic<bool> has_memory{true};
   DealOut(pool, KeyIndex::kNumShards, [&](size_t shard, int worker) {
     for (const InstallPart& part : parts) {
@@ -143,6 +142,11 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
       if (!PutShard(items, size, &changes[worker])) has_memory = false;
     }
   });
+  AddChanges(changes);
+  return has_memory ? Status::Ok() : OutOfMemory();
+}
+
+void TableStore::AddChanges(const ThreadChanges& changes) {
   for (size_t i = 0; i < segments_.size(); ++i) {
     if (segments_[i] == nullptr) continue;
     for (const std::vector<Change>& counts : changes) {
@@ -150,7 +154,6 @@ Status TableStore::InstallRows(ThreadPool* pool, const char* rows, uint64_t firs
       segments_[i]->expired += counts[i].expired;
     }
   }
-  return has_memory ? Status::Ok() : OutOfMemory();
 }
 
 // items[i].location is a record of the open segment.
@@ -282,9 +285,10 @@ void TableStore::Contains(const uint64_t* keys, uint64_t count, uint8_t* found) 
   }
 }
 
-void TableStore::SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items) {
+KeyIndex::ShardStarts TableStore::SortByShard(uint64_t first, const uint64_t* keys, uint64_t count,
+                                              KeyItem* items) {
   const auto item = [=](uint64_t i) { return KeyItem{MixKey(keys[i]), first + i}; };
-  KeyIndex::SortByShard(count, item, items);
+  return KeyIndex::SortByShard(count, item, items);
 }
 
 bool TableStore::HoldsAll(const Segment& segment) const {

@@ -215,6 +215,14 @@ class TableStore {
     int64_t live = 0;
     int64_t expired = 0;
   };
+  using ThreadChanges = std::vector<std::vector<Change>>;  // of each thread, by ordinal
+  // What the threads that learn a segment have in common (table_follow.cc).
+  struct Learning {
+    uint32_t ordinal;  // the segment's
+    const std::vector<uint32_t>* deaths;
+    const std::vector<bool>* is_gone;
+    TableStore* lender;
+  };
   struct Candidate {
     uint32_t ordinal = 0;
     uint64_t gain = 0;      // bytes that a rewriting gives back
@@ -248,10 +256,19 @@ class TableStore {
   void Prefetch(uint64_t hash, const TableStore* lender) const;
   // The keys of numbers first, first + 1 ... in the order of the index's shards, whose pages are
   // then asked for one after the other; each with its number.
-  static void SortByShard(uint64_t first, const uint64_t* keys, uint64_t count, KeyItem* items);
+  static KeyIndex::ShardStarts SortByShard(uint64_t first, const uint64_t* keys, uint64_t count,
+                                           KeyItem* items);
   bool IsNewer(uint64_t location, const Segment& segment, uint64_t record) const;
+  bool IsNewerThan(const Segment& segment, uint64_t record, uint64_t location,
+                   const std::vector<bool>& is_gone) const;
+  void LearnTombstones(const Segment& segment, const Tombstone* tombstones, uint64_t count,
+                       const std::vector<bool>& is_gone, TableStore* lender);
+  Status LearnTombstonesAgain(uint64_t number, const std::vector<bool>& is_gone,
+                              TableStore* lender);
   Status ForgetSegment(uint32_t ordinal, TableStore* lender,
                        std::vector<std::weak_ptr<Segment>>* retired);
+  bool LearnShard(const Learning& learning, const KeyItem* items, uint64_t count,
+                  std::vector<Change>* changes);
   Status LearnSegment(const SegmentInfo& info, const std::vector<bool>& is_gone,
                       TableStore* lender);
   void NoteDisplaced(uint64_t hash, uint64_t location);
@@ -270,6 +287,7 @@ class TableStore {
   // Names the records [first, first + count) of the open segment, whose rows these are. After an
   // error some of the keys are in the index.
   Status InstallRows(ThreadPool* pool, const char* rows, uint64_t first, uint64_t count);
+  void AddChanges(const ThreadChanges& changes);
   bool PutShard(const KeyItem* items, uint64_t count, std::vector<Change>* changes);
   WantedRecord Decode(uint64_t location) const {
     const ChunkPlace place = chunks_[location >> kChunkBits];

@@ -97,7 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         evaluate_remote,
         evaluate_store,
     )
-    from hps.train.report import format_table
+    from hps.train.absent_keys import format_absent
+    from hps.train.report import format_table, format_weight
 
     if remote is not None:
         figures = evaluate_remote(arguments.data, remote, arguments.checkpoint, **changes)
@@ -114,5 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     which = which if arguments.model is None else f"version {name} of {arguments.model}"
     print(f"{figures['model']} of {which}", file=out)
     print(format_table(figures), file=out)
+    for line in (format_weight(figures), format_absent(figures)):
+        if line is not None:
+            print(line, file=out)
     write_json(arguments.json, figures)
     return 0

@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_out_path(arguments.json)
     check_out_path(arguments.out, "--out")
     gpu = gpu_of(arguments)
+    from hps.train.absent_keys import format_absent
     from hps.train.model import Model  # torch takes its time to import
     from hps.train.predict import kind_of, predict_log
 
@@ -88,6 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         f"{'version' if arguments.model else 'checkpoint'} {model.version}",
         file=stream_for_people(arguments.json),
     )
+    absent = format_absent(figures)
+    if absent is not None:
+        print(absent, file=stream_for_people(arguments.json))
     write_json(arguments.json, figures)
     return 0
 

@@ -266,6 +266,7 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
         format_progressive,
         format_stages,
         format_table,
+        format_weight,
     )
 
     out = stream_for_people(arguments.json)
@@ -275,6 +276,9 @@ def _report(arguments: argparse.Namespace, figures: Json) -> None:
     for change in figures["resumed_with"]:
         print(change, file=out)
     print(format_table(figures), file=out)
+    weighted = format_weight(figures)
+    if weighted is not None:
+        print(weighted, file=out)
     if _is_past_the_best(figures):
         print("test figures are of the newest model, not of the one tagged 'best'", file=out)
     if figures["evaluations"] and (figures["validation_seconds"] or figures["stopped_early"]):

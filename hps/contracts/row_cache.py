@@ -192,8 +192,9 @@ class RowCache(Protocol[Plan]):
     def sum_gradients(self, plan: Plan, grads: Floats, labels: Labels | None = None) -> int:
         """Sums grads [L, D] per unique key into the plan; -1 or the first non-finite unique key.
 
-        A cache on a device returns -1 always: `failed_key` tells. In a table with statistics the
-        occurrences of each key are counted, too, and with labels, uint8 [L] of 0 or 1, its clicks.
+        A cache on a device returns -1 always: `failed_key` tells; grads on a device are to stay as
+        they are until the step is applied. In a table with statistics the occurrences of each
+        key are counted, too, and with labels, uint8 [L] of 0 or 1, its clicks.
         """
 
     def sum_bag_gradients(

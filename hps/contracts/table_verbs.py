@@ -66,8 +66,12 @@ class TableVerbs(Protocol):
         """True if a cache has a failure to tell by `failed_key`; what is under way is not waited
         for."""
 
+    def keys_of(self, keys: Sequence[AnyArray]) -> _C.DeviceKeys | None:
+        """Keys of several tables as the verbs take them: uint64 or int64 [L] in one piece, tensors
+        of the device or tensors or arrays of the host; None if some are not so."""
+
     def ask(
-        self, caches: Sequence[AnyRowCache], keys: Sequence[AnyArray]
+        self, caches: Sequence[AnyRowCache], keys: _C.DeviceKeys
     ) -> Callable[[], NDArray[np.uint8]]:
         """Queues `contains` of each cache's keys; what it returns waits, needs no lock, and has the
         answers one behind the other."""
@@ -75,15 +79,13 @@ class TableVerbs(Protocol):
     def look_up(
         self,
         plans: Sequence[BatchPlan],
-        keys: Sequence[AnyArray],
-        given: Sequence[object],
+        keys: _C.DeviceKeys,
         pins: Sequence[bool],
     ) -> None:
         """Queues make_plan, and find of all keys; and the pins of those that are to be pinned.
 
         Args:
-            keys: uint64 [L], or a tensor of the device, which each plan's are to become.
-            given: the very tensors that they came as, by which a step will name them; or None.
+            keys: which each plan's are to become; by tensors of the device a step will name them.
             pins: they are to be pinned at once if every row is in its slot; none is on its way.
         """
 
@@ -122,15 +124,16 @@ class TableVerbs(Protocol):
         """Pools each batch, which the plan's window is."""
 
     def sum_gradients(self, bags: _C.DeviceBags) -> None:
-        """Sums gradients by key into each plan."""
+        """Sums gradients by key into each plan. What the bags name is to stay as it is until the
+        step is applied or the plan is made of other keys: a device adds up then."""
 
-    def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
-        """Tries each plan's step at its learning rate; the first table that has a sum, or a row
-        after its step, that is not finite tells it by `failed_key`."""
+    def find_overflow(self, bags: _C.DeviceBags) -> None:
+        """Tries the step of each plan of bags at its learning rate; the first table that has a sum,
+        or a row after its step, that is not finite tells it by `failed_key`."""
 
-    def apply(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
-        """The optimizers, once a key. Changes nothing of any table while a refused gradient is
-        unsaid."""
+    def apply(self, bags: _C.DeviceBags) -> None:
+        """The optimizers of bags that were summed, once a key. Changes nothing of any table while a
+        refused gradient is unsaid."""
 
     def abandon(self, plans: Sequence[BatchPlan]) -> None:
         """Takes back what each plan holds, however far it came. Waits for a reserve that is

@@ -58,11 +58,12 @@ class QueuedServer(Protocol):
     """Verbs of a server whose rows lie on a device, for several tables at once: what they ask of
     the device is queued for all tables before the host waits, once for all."""
 
-    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], Pins]:
-        """`RowServer.warm`, to be called once a table: these keys have been looked up."""
+    def warming(self, keys: Mapping[str, AnyArray]) -> Mapping[str, Pins]:
+        """`RowServer.warm` of each table's keys, of all tables or none: what waits for them, by
+        table; nothing of a table that lacks no row."""
 
-    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], PinnedRows]:
-        """`RowServer.pin`, to be called once a table: these keys have been looked up."""
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Mapping[str, PinnedRows]:
+        """`RowServer.pin` of each table's keys, of all tables or none."""
 
     def release(self, rows: "Sequence[PinnedRows]") -> None:
         """Releases rows of several tables at once; nothing to do for those that are released."""

@@ -45,7 +45,11 @@ UNIQUE = (
     "nearly each example has a value of its own, of which nothing is learned unless it comes "
     'again: kind = "ignored" leaves it out'
 )
-_ZEROS = "some numbers begin with 0: read as text, and to be given as text where it is scored"
+_DIGITS = "{}: read as text, and to be given as text where it is scored"
+_POINTED = (
+    "all its first numbers are whole, and written with a point, as pandas writes whole numbers "
+    "beside missing ones; if it is an id: write it without the point, and kind = 'categorical'"
+)
 _DIVIDED = (
     "many texts hold {0!r}; if they are several values each: kind = 'sequence', separator = '{0}'"
 )
@@ -206,8 +210,11 @@ def survey(
             figures = features[use.name]
             if "mean_length" in figures or "list" in use.type:
                 said["kind"] = SEQUENCE
-        note = _ZEROS if use.name in reader.leading_zeros else ""
+        why = reader.digit_texts.get(use.name)
+        note = "" if why is None else _DIGITS.format(why)
         warning = _DATES if use.name in dates else ""
+        if use.name in reader.pointed_wholes:
+            warning = _POINTED
         if use.name in divided:
             warning = _DIVIDED.format(divided[use.name])
         if use.name in unread:

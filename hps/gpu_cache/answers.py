@@ -5,10 +5,12 @@ csrc/gpu_cache/reserve_kernels.h, which writes.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
+from operator import setitem
 
 from hps.common.arrays import HostArray
-from hps.gpu_cache.device import Device, DeviceEvent
+from hps.gpu_cache.device import Device, DeviceEvent, VerbOrder
 
 _NUMBERS_BYTES = 256  # at least, of a table's numbers; what follows is as aligned
 _ALIGNMENT = 16  # of row images
@@ -20,14 +22,21 @@ class Answers:
 
     Args:
         device: of the caches.
+        order: of its verbs.
         tables: missing keys of each, and bytes of a row.
 
     Work that is queued has the addresses: the memory is kept until that is done.
     """
 
-    def __init__(self, device: Device, tables: Sequence[tuple[int, int]]) -> None:
+    # What an interrupted __init__ leaves.
+    _queued: Sequence[bool] = ()
+
+    def __init__(self, device: Device, order: VerbOrder, tables: Sequence[tuple[int, int]]) -> None:
         self._device = device
+        self._order = order
         self._event: DeviceEvent | None = None
+        self._queued = queued = [False]
+        self.note_queued = partial(setitem, queued, 0, True)
         sizes = [
             (_NUMBERS_BYTES, -(-8 * count // _ALIGNMENT) * _ALIGNMENT, count * row_bytes)
             for count, row_bytes in tables
@@ -42,20 +51,30 @@ class Answers:
             name: [base + part[at] for part in self._parts] for at, name in enumerate(names)
         }
 
-    def are_queued(self) -> None:
-        """The kernels that tell have been queued."""
-        self._event = self._device.event()
+    @property
+    def are_queued(self) -> bool:
+        """True if `note_queued`, a builtin that is called with the queueing, was called: the
+        kernels that tell have been queued."""
+        return any(self._queued)
+
+    def note_point(self) -> DeviceEvent:
+        """The point behind those kernels, for which `wait` waits."""
+        event = self._event
+        if event is None:
+            with self._order.verb():
+                self._event = event = self._device.event()
+        return event
 
     def wait(self, table: int) -> tuple[HostArray, HostArray, HostArray]:
         """Numbers, missing keys, and memory of victims, which may be more than there are: bytes.
         Views of memory that lives as long as anyone holds them. Waits."""
-        assert self._event is not None, "nothing was queued"
-        self._event.synchronize()
+        assert self.are_queued, "nothing was queued"
+        self.note_point().synchronize()
         array: HostArray = self._host.numpy()
         numbers, keys, victims = (array[first:end] for first, end in pairwise(self._parts[table]))
         size = self._device.args.dtype("BatchNumbers").itemsize
         return numbers[:size], keys[: 8 * self._missing[table]], victims
 
     def __del__(self) -> None:
-        if self._event is not None:
-            self._event.synchronize()
+        if self.are_queued:
+            self.note_point().synchronize()

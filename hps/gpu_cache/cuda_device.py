@@ -83,7 +83,8 @@ class _CudaVerb:
             elif one.is_new_to(number):
                 new.append(one)
         for piece in new:
-            piece.memory.record_stream(stream)
+            held = piece.memory if isinstance(piece, Memory) else piece
+            held.record_stream(stream)
 
     def __exit__(
         self,

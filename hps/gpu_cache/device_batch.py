@@ -5,10 +5,14 @@ step (hps/contracts/table_verbs.py). Below it: hps._C.DeviceVerbs, which packs w
 given in a call for all tables, and launches them; ring.py, device_sums.py. Tables of several
 optimizers are tried and applied by a launch for each kind of optimizer among them: one kernel for
 all would take the registers of the greediest.
+
+What work that is queued does to pins and slots is noted in the native call that queues it: an
+interrupt may come between any two others.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +32,7 @@ from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.ring import Chunks, Scratch
 
 _MOVED = "rows that may have moved"
+_KEYS_NEEDED = "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array"
 _DLPACK_KINDS = {"cpu": 1, "cuda": 2}
 
 
@@ -50,7 +55,7 @@ class DeviceBatch:
             self._chunks = Chunks(device, self._order)
         ring = _C.BlockRing(self._chunks.next)
         self._native = _C.DeviceVerbs(device.launcher, ring, *self._place)
-        self._reserves = Reserves(device, self._native)
+        self._reserves = Reserves(device, self._order, self._native)
         self._numbers_bytes = device.args.dtype("BatchNumbers").itemsize
 
     # hps/contracts/table_verbs.py says what each does.
@@ -60,15 +65,27 @@ class DeviceBatch:
         """See TableVerbs."""
         return self._failures.is_seen
 
+    def keys_of(self, keys: Sequence[AnyArray]) -> _C.DeviceKeys | None:
+        """See TableVerbs."""
+        found = _C.DeviceKeys(*self._place)
+        return found if found.add(list(keys)) else None
+
+    def _needed_keys(self, keys: Sequence[AnyArray]) -> _C.DeviceKeys:
+        """Of each table; ValueError if they are not as they are needed."""
+        found = self.keys_of(keys)
+        if found is None:
+            raise ValueError(_KEYS_NEEDED)
+        return found
+
     def ask(
-        self, caches: Sequence[AnyRowCache], keys: Sequence[AnyArray]
+        self, caches: Sequence[AnyRowCache], keys: _C.DeviceKeys
     ) -> Callable[[], NDArray[np.uint8]]:
         """See TableVerbs."""
-        count = sum(map(len, keys))
+        count = keys.count
         if count == 0:
             return lambda: np.empty(0, np.uint8)
-        tables, keys = list(cast("Sequence[_C.DeviceTable]", caches)), list(keys)
-        with self._verb([], *[table.piece for table in tables]):
+        tables = list(cast("Sequence[_C.DeviceTable]", caches))
+        with self._verb([], *[table.piece for table in tables], *keys.tensors):
             presence, copied = self._scratch.take(count, 8 * count)
             base = self._scratch.address
             stream = self._device.stream()
@@ -76,17 +93,17 @@ class DeviceBatch:
             block.launch("Contains", 0)
             return HostCopy(self._device, self._scratch.tensor(presence, count)).wait
 
+    def ask_one(self, cache: AnyRowCache, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
+        """`ask` of one table."""
+        return self.ask([cache], self._needed_keys([keys]))
+
     def look_up(
-        self,
-        plans: Sequence[BatchPlan],
-        keys: Sequence[AnyArray],
-        given: Sequence[object],
-        pins: Sequence[bool],
+        self, plans: Sequence[BatchPlan], keys: _C.DeviceKeys, pins: Sequence[bool]
     ) -> None:
         """See TableVerbs."""
-        made, keys = list(cast("Sequence[DevicePlan]", plans)), list(keys)
+        made = list(cast("Sequence[DevicePlan]", plans))
         with self._making(made, keys):
-            self._make_plans(made, keys, list(given))
+            self._make_plans(made, keys)
             _C.start_windows(made, pins)
             self._find(made)
 
@@ -94,22 +111,21 @@ class DeviceBatch:
         """The keys become the plan's, and are numbered."""
         self.make_plans([plan], [keys])
 
-    def make_plans(self, plans: list[DevicePlan], keys: list[AnyArray]) -> None:
+    def make_plans(self, plans: list[DevicePlan], keys: Sequence[AnyArray]) -> None:
         """The keys become each plan's, and are numbered."""
-        with self._making(plans, keys):
-            self._make_plans(plans, keys, [None] * len(plans))
+        found = self._needed_keys(keys)
+        with self._making(plans, found):
+            self._make_plans(plans, found)
 
     def _making(
-        self, plans: list[DevicePlan], keys: list[AnyArray]
+        self, plans: list[DevicePlan], keys: _C.DeviceKeys
     ) -> AbstractContextManager[object]:
         """A verb that makes plans, which hold nothing then."""
         self._give_back(plans)
-        return self._verb(plans, *[one for one in keys if isinstance(one, torch.Tensor)])
+        return self._verb(plans, *keys.tensors)
 
-    def _make_plans(
-        self, plans: list[DevicePlan], keys: list[AnyArray], given: list[object]
-    ) -> None:
-        num_copied = self._native.prepare(plans, keys, given)
+    def _make_plans(self, plans: list[DevicePlan], keys: _C.DeviceKeys) -> None:
+        num_copied = self._native.prepare(plans, keys)
         [copied] = self._scratch.take(8 * num_copied)
         stream = self._device.stream()
         block = self._native.place(plans, keys, self._scratch.address + copied, stream)
@@ -126,10 +142,10 @@ class DeviceBatch:
         host = self._device.empty_pinned(num_bytes)
         [told] = self._scratch.take(num_bytes)
         block = self._native.find(plans, self._scratch.address + told, self._device.stream())
-        block.launch("FindSlot", 0, "ListMissing", 1)
-        copy = HostCopy(self._device, self._scratch.tensor(told, num_bytes), host)
-        block.launch("EndFind", 2)
-        _C.note_found(plans, copy)
+        queue = partial(block.launch, "FindSlot", 0, "ListMissing", 1, "EndFind", 2)
+        _C.call_all([queue, partial(_C.note_found, plans, None)])
+        # Where an interrupt leaves this out, who needs the numbers asks for them.
+        _C.note_found(plans, HostCopy(self._device, self._scratch.tensor(told, num_bytes), host))
 
     def look_again(self, plans: Sequence[BatchPlan]) -> None:
         """See TableVerbs."""
@@ -203,8 +219,8 @@ class DeviceBatch:
         if not plans:
             return
         with self._verb(plans):
-            self._native.release(plans, self._device.stream()).launch("Release", 0)
-        _C.set_released(plans)
+            block = self._native.release(plans, self._device.stream())
+            _C.call_all([partial(block.launch, "Release", 0), partial(_C.set_released, plans)])
 
     # Rows of a batch.
 
@@ -244,47 +260,48 @@ class DeviceBatch:
 
     def sum_gradients(self, bags: _C.DeviceBags) -> None:
         """See TableVerbs."""
-        self._native.sum_sizes(bags)  # also of those without keys: their shapes are checked
+        sizes = self._native.sum_sizes(bags)  # also of those without keys: shapes are checked
+        num_tables = len(bags)
         bags.drop_empty()
         if not len(bags):
             return
-        sizes = self._native.sum_sizes(bags)
-        plans = cast("list[DevicePlan]", bags.plans)
+        if len(bags) < num_tables:
+            sizes = self._native.sum_sizes(bags)
         device = self._device
-        with self._verb(plans, *bags.tensors):
-            arena = cast("SumsArena | None", self._native.layout_of(bags))
+        with self._verb(cast("list[DevicePlan]", bags.plans), *bags.tensors):
+            arena = cast("SumsArena | None", self._native.layout_of(bags, sizes))
             if arena is None:
                 arena = SumsArena(device, sizes)
             block = self._native.sum(bags, arena, device.stream())
             block.launch("SpreadBag", 0)
             arena.sort(device, sizes[0])
-            self._native.find_starts(block, arena, sizes[0])
-            block.launch("CountRuns", 1)
-            arena.add_up_hot_ranks(device, sizes[5])
-            block.launch("SumRun", 2, "SumBlock", 3, "CombineRuns", 1)
+            block.launch("FindStart", 1, "SumRun", 2)
 
-    def find_overflow(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
+    def find_overflow(self, bags: _C.DeviceBags) -> None:
         """See TableVerbs."""
-        known, own_rates = _with_keys(plans, rates)
         failures = self._failures
-        if not known:
+        if not (plans := _with_keys(bags)):
             return
-        with self._verb(known, failures.memory):
-            block = self._native.try_updates(known, own_rates, self._device.stream())
+        with self._verb(plans, failures.memory):
+            block = self._native.try_updates(bags, self._device.stream())
             block.launch_kinds("Try")
             self._native.note_failure(block, failures.address)
             failures.show_host()
 
-    def apply(self, plans: Sequence[BatchPlan], rates: Sequence[float]) -> None:
+    def apply(self, bags: _C.DeviceBags) -> None:
         """See TableVerbs."""
-        known, own_rates = _with_keys(plans, rates)
         failures = self._failures
-        if not known:
+        if not (plans := _with_keys(bags)):
             return
-        with self._verb(known, failures.memory):
-            stream = self._device.stream()
-            block = self._native.apply(known, own_rates, failures.address, stream)
+        with self._verb(plans, failures.memory):
+            block = self._native.apply(bags, failures.address, self._device.stream())
             block.launch_kinds("Apply")
+
+    def step_of(self, plan: DevicePlan, lr: float) -> _C.DeviceBags:
+        """What find_overflow and apply take of one plan, whose gradients were summed."""
+        bags = self.new_bags()
+        bags.add_step(plan, lr)
+        return bags
 
     def _verb(
         self, plans: list[DevicePlan], *memory: Memory | torch.Tensor
@@ -292,17 +309,12 @@ class DeviceBatch:
         return self._order.verb(self._chunks.piece, self._scratch.piece, *memory, plans=plans)
 
 
-def _with_keys(
-    plans: Sequence[BatchPlan], rates: Sequence[float]
-) -> tuple[list[DevicePlan], list[float]]:
-    """The plans that have keys, all of whose rows are in place, and their rates."""
-    given = list(cast("Sequence[DevicePlan]", plans))
-    for plan in _C.uncertain_plans(given, whole=False):
+def _with_keys(bags: _C.DeviceBags) -> list[DevicePlan]:
+    """The plans of bags, all of whose rows are in place; those without keys are left out."""
+    for plan in _C.uncertain_plans(cast("list[DevicePlan]", bags.plans), whole=False):
         assert _is_current(plan), f"an update of {_MOVED}"
-    if all(plan.num_occurrences for plan in given):
-        return given, list(rates)
-    kept = [one for one in zip(given, rates, strict=True) if one[0].num_occurrences]
-    return [plan for plan, _ in kept], [rate for _, rate in kept]
+    bags.drop_empty()
+    return cast("list[DevicePlan]", bags.plans)
 
 
 def _is_current(plan: DevicePlan) -> bool:

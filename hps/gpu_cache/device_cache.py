@@ -46,15 +46,12 @@ class DeviceCache(DeviceRows):
         ConfigError: the budget is too small for a table, or the device has not that much memory.
     """
 
-    _batch_type = DeviceBatch  # benchmarks have others
-    _plan_type = DevicePlan
-
     def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
         super().__init__(device, failures.order, device.empty(num_bytes), options)
         self._failures = failures
         if failures.batch is None:
-            failures.batch = self._batch_type(device, failures)
+            failures.batch = DeviceBatch(device, failures)
         self._batch = cast("DeviceBatch", failures.batch)
         self.number = failures.new_cache()
 
@@ -69,14 +66,14 @@ class DeviceCache(DeviceRows):
 
     def ask(self, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
         """See QueuedCache."""
-        return self._batch.ask([cast("AnyRowCache", self)], [keys])
+        return self._batch.ask_one(cast("AnyRowCache", self), keys)
 
     # A batch: from its keys to pinned rows and back.
 
     def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
-            plan = self._plan_type(self._device, self._order, self, self._args)
+            plan = DevicePlan(self._device, self._order, self, self._args)
         self._batch.make_plan(plan, keys)
         return plan
 
@@ -258,7 +255,7 @@ class DeviceCache(DeviceRows):
 
     def find_overflow(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Returns -1 always."""
-        self._batch.find_overflow([plan], [lr])
+        self._batch.find_overflow(self._batch.step_of(plan, lr))
         return -1
 
     def watch(self) -> None:
@@ -288,7 +285,7 @@ class DeviceCache(DeviceRows):
 
     def apply(self, plan: DevicePlan, lr: float) -> None:
         """See RowCache. Changes nothing while a refused gradient of any cache is unsaid."""
-        self._batch.apply([plan], [lr])
+        self._batch.apply(self._batch.step_of(plan, lr))
 
     def push(
         self, plan: DevicePlan, grads: AnyArray, lr: float, labels: Labels | None = None

@@ -8,6 +8,7 @@ batch are on the device; the host asks for them only where it has to return one,
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import torch
@@ -144,14 +145,9 @@ class DevicePlan(_C.DevicePlanState):
                 self.asked, self.asked_at = HostCopy(self._device, self.arena.tensor("numbers")), 0
         self.take_numbers(self.asked.wait())
 
-    def grant(self) -> None:
-        """A reserve without missing keys is queued, which cannot be refused."""
-        self.victims = self.missing = self._answers = None
-        self.state = State.RESERVED
-
     def expect(self, answers: Answers, number: int) -> None:
-        """A reserve is queued, which will tell there what it was granted, by the plan's number."""
-        self.victims = self.missing = None
+        """A reserve is to be queued next, which will tell there what it was granted, by the plan's
+        number."""
         self._answers, self._answer_number = answers, number
         self.state = State.RESERVING
 
@@ -165,6 +161,9 @@ class DevicePlan(_C.DevicePlanState):
 
     def _settle(self, row_bytes: int) -> None:
         assert self._answers is not None
+        if not self._answers.are_queued:  # an interrupt came before
+            self.state = State.KEYS
+            return
         told, missing, victims = self._answers.wait(self._answer_number)
         numbers = told.view(self._device.args.dtype("BatchNumbers"))
         if numbers["refused"][0]:
@@ -174,11 +173,6 @@ class DevicePlan(_C.DevicePlanState):
             self.victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
             self.state = State.RESERVED
         self._answers = None
-
-    def forget_reserve(self) -> None:
-        """Its slots were given back."""
-        self.victims = self.missing = None
-        self.state = State.KEYS
 
     def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""
@@ -224,13 +218,14 @@ class DevicePlan(_C.DevicePlanState):
             count = _FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
             arrays[name] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
-        self.arena = Arena(self._device, arrays)
+        arena = Arena(self._device, arrays)
         for name in ("missing_flags.words", "missing_flags.sums"):
-            self._device.fill(self.arena.tensor(name), 0)
+            self._device.fill(arena.tensor(name), 0)
         batch: HostArray = np.zeros(1, args.dtype("BatchArgs"))
         for name, field in _fields(batch):
-            field[:] = self.arena.address(name)
-        self.set_arrays(batch.tobytes(), capacity, self.arena.piece)
+            field[:] = arena.address(name)
+        arrays_known = partial(self.set_arrays, batch.tobytes(), capacity, arena.piece)
+        _C.call_all([arrays_known, partial(setattr, self, "arena", arena)])
 
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:

@@ -6,7 +6,8 @@ kernels of csrc/gpu_cache/reserve_kernels.h. What the host has to know of a rese
 write to pinned memory of the host, all tables' to one piece: it waits once, for the last of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import cast
 
@@ -15,7 +16,7 @@ from hps.common.arrays import HostArray
 from hps.contracts.table_verbs import RowsOfTable
 from hps.gpu_cache.answers import Answers
 from hps.gpu_cache.batched_cache import cache_of
-from hps.gpu_cache.device import Device
+from hps.gpu_cache.device import Device, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan, State
 
 # Rounds of tables that had a free slot when they were looked up, and of all tables.
@@ -29,11 +30,13 @@ class Reserves:
 
     Args:
         device: of the caches.
+        order: of its verbs.
         native: its packer.
     """
 
-    def __init__(self, device: Device, native: _C.DeviceVerbs) -> None:
+    def __init__(self, device: Device, order: VerbOrder, native: _C.DeviceVerbs) -> None:
         self._device = device
+        self._order = order
         self._native = native
 
     def begin(self, plans: list[DevicePlan]) -> None:
@@ -47,17 +50,16 @@ class Reserves:
         # May find no memory; nothing is queued by then. As much as if every key's slot had a row
         # that goes down: how many there are, the host does not know yet.
         sizes = [(count, one.row_bytes) for one, count in zip(caches, missing, strict=True)]
-        answers = None if is_sure else Answers(self._device, sizes)
-        self._queue(plans, answers)
+        answers = None if is_sure else Answers(self._device, self._order, sizes)
         for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
             if missing[at]:
                 # Refused or not: what was found before may have moved, for all the host knows.
                 cache.epoch += 1
             plan.epoch = cache.epoch
-            if answers is None:
-                plan.grant()
-            else:
+            plan.victims = plan.missing = None
+            if answers is not None:
                 plan.expect(answers, at)
+        self._queue(plans, answers)
 
     def _queue(self, plans: list[DevicePlan], answers: Answers | None) -> None:
         """All kernels of a reserve."""
@@ -65,9 +67,12 @@ class Reserves:
         if answers is not None:
             told = answers.addresses
         block = self._native.reserve(plans, **told, stream=self._device.stream())
-        block.launch("Pin", 0, *_FREE_SLOTS, *_VICTIMS, "CommitEntry", 3)
-        if answers is not None:
-            answers.are_queued()
+        queue = partial(block.launch, "Pin", 0, *_FREE_SLOTS, *_VICTIMS, "CommitEntry", 3)
+        if answers is None:
+            _C.call_all([queue, *_becoming(State.RESERVED, plans)])
+        else:
+            _C.call_all([queue, answers.note_queued])
+            answers.note_point()
 
     def fill(self, tables: Sequence[RowsOfTable]) -> None:
         """See TableVerbs. Within a verb."""
@@ -77,12 +82,14 @@ class Reserves:
             if one.rows.shape != (count, cache_of(plan).row_bytes) or one.found.shape != (count,):
                 raise ValueError("rows [missing, row_bytes] and found [missing] are needed")
         lacking = [one for one in tables if len(one.found)]
+        plans = [cast("DevicePlan", one.plan) for one in tables]
         if lacking:
-            self._fill(lacking)
-        _C.set_pinned([cast("DevicePlan", one.plan) for one in tables])
+            self._fill(lacking, partial(_C.set_pinned, plans))
+        else:
+            _C.set_pinned(plans)
 
-    def _fill(self, tables: Sequence[RowsOfTable]) -> None:
-        """Of tables that lack rows."""
+    def _fill(self, tables: Sequence[RowsOfTable], note: Callable[[], None]) -> None:
+        """Of tables that lack rows; `note`, a native call, comes with the queueing."""
         device = self._device
         # Rows that nobody stored are made on the device.
         sizes = [one.rows.nbytes if one.found.any() else 0 for one in tables]
@@ -105,14 +112,20 @@ class Reserves:
             [one.lr for one in tables],
             device.stream(),
         )
-        block.launch("FillRow", 0)
+        _C.call_all([partial(block.launch, "FillRow", 0), note])
 
     def cancel(self, plans: list[DevicePlan]) -> None:
         """Takes back what plans have reserved. Within a verb."""
         assert all(plan.state is State.RESERVED for plan in plans), "cancel of what has no slots"
-        self._native.release(plans, self._device.stream()).launch("Cancel", 0)
+        block = self._native.release(plans, self._device.stream())
         for plan in plans:
-            cache = cache_of(plan)
-            cache.epoch += 1
-            plan.forget_reserve()
-            cache.let_go(plan)
+            cache_of(plan).epoch += 1
+        _C.call_all([partial(block.launch, "Cancel", 0), *_becoming(State.KEYS, plans)])
+        for plan in plans:
+            plan.victims = plan.missing = None
+            cache_of(plan).let_go(plan)
+
+
+def _becoming(state: State, plans: Sequence[DevicePlan]) -> list[Callable[[], None]]:
+    """To be called where no interrupt may come between."""
+    return [partial(setattr, plan, "state", state) for plan in plans]

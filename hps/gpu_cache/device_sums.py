@@ -19,9 +19,8 @@ _ARRAYS = {
     "positions": torch.int64,
     "bags": torch.int32,
     "starts": torch.int64,
-    "hot_ranks": torch.int32,
-    "run_ids": torch.int32,
-    "sums": torch.float32,
+    "arrivals": torch.int32,
+    "weights": torch.float32,
     "run_sums": torch.float32,
     "divided": torch.float32,
 }
@@ -41,13 +40,12 @@ class SumsArena(_C.SumsLayout):
         self.arena = Arena(device, arrays)
         addresses = [self.arena.address(name) for name in arrays]
         super().__init__(self.arena.piece, addresses, room)
-        names = ("places", "sorted_places", "positions", "hot_ranks")
+        names = ("places", "sorted_places", "positions")
         self._tensors = [self.arena.tensor(name) for name in names]
+        self._sorted = [one[:0] for one in self._tensors]  # of the last step
 
     def sort(self, device: Device, count: int) -> None:
         """Sorts that many places, with the positions that they came from."""
-        device.sort(*[one[:count] for one in self._tensors[:3]])
-
-    def add_up_hot_ranks(self, device: Device, count: int) -> None:
-        """The inclusive prefix sum of that many."""
-        device.prefix_sum(self._tensors[3][:count])
+        if len(self._sorted[0]) != count:
+            self._sorted = [one[:count] for one in self._tensors]
+        device.sort(*self._sorted)

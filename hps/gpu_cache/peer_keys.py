@@ -133,6 +133,7 @@ class PeerKeys:
         self.num_occurrences = len(keys)
         self.num_unique = self._starts[-1]
         self.unique_keys = self._told.keys(number, self.num_unique)
+        self.sums: torch.Tensor | None = None  # of gradients, float32 [num_unique, dim] by id
         self.dim = int(plan.table.dim)  # type: ignore[attr-defined]
         self._known: list[tuple[object, int | None]] = [(keys, _version_of(keys))]
         numbers = np.zeros(1, plan._device.args.dtype("BatchNumbers"))
@@ -167,7 +168,8 @@ class PeerKeys:
 
     def sent(self, kept: _C.RestSlots | None) -> _C.SentTable:
         """The sums of these keys, as a message takes them."""
-        return _C.SentTable(self.plan, 0, self._ids_address, self.dim, kept)
+        assert self.sums is not None, "a message of sums that were not taken"
+        return _C.SentTable(self.plan, self.sums.data_ptr(), self._ids_address, self.dim, kept)
 
     def __del__(self) -> None:
         if hasattr(self, "plan"):

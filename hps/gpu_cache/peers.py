@@ -290,7 +290,8 @@ class Peers:
         grads: Sequence[torch.Tensor],
         poolings: Sequence[BagPooling | None],
     ) -> None:
-        """Sums of occurrences, or of bags, by key, as the caches' own: in the plans."""
+        """Readies sums of occurrences, or of bags, by key, as the caches' own; `judge` takes
+        them."""
         bags = self._batch.new_bags()
         for one, pooling, own in zip(keys, poolings, grads, strict=True):
             offsets, weights, mean = None, None, False
@@ -298,6 +299,7 @@ class Peers:
                 offsets, weights = pooling.tensors()
                 mean = pooling.is_mean
             bags.add(one.plan, offsets, weights, mean, own, 0.0)
+            one.sums = self.new_rows(one.num_unique, one.dim)
         self._batch.sum_gradients(bags)
 
     def judge(
@@ -307,7 +309,7 @@ class Peers:
         ordinary: float,
         limit: float,
     ) -> list[tuple[int, float]]:
-        """Divides sums by the number of ranks, adds what was kept of their keys, and looks at
+        """Takes the sums, divides them by the number of ranks, adds what was kept of their keys, and looks at
         them. Waits, once.
 
         Args:
@@ -321,7 +323,7 @@ class Peers:
         dtype = self._device.args.dtype("Verdict")
         verdicts = self._device.empty(len(keys) * dtype.itemsize)
         rests = [one.arena.piece for one in kept if one is not None]
-        with self._verb([one.plan for one in keys], verdicts, *rests, *self._ids(keys)):
+        with self._verb([one.plan for one in keys], verdicts, *rests, *self._own(keys)):
             self._device.fill(verdicts, 0)
             block = self._native.judge(
                 [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
@@ -360,12 +362,14 @@ class Peers:
             wire,
             [one.plan for one in keys],
             *rests,
-            *self._ids(keys),
+            *self._own(keys),
         )
 
     @staticmethod
-    def _ids(keys: Sequence[PeerKeys]) -> list[Memory]:
-        return [one.ids for one in keys]
+    def _own(keys: Sequence[PeerKeys]) -> list[Memory | torch.Tensor]:
+        """What a verb over sums works on."""
+        sums = [one.sums for one in keys if one.sums is not None]
+        return [*sums, *(one.ids for one in keys)]
 
     def _verb(
         self, plans: Sequence[_C.DevicePlanState], *memory: Memory | torch.Tensor

@@ -91,8 +91,9 @@ class Scratch:
             offsets.append(end)
             end += -(-size // _ALIGNMENT) * _ALIGNMENT
         if end > self._num_bytes:
-            self._num_bytes = end + end // 8
-            self.piece = Memory(self._device.empty(self._num_bytes))
+            num_bytes = end + end // 8
+            self.piece = Memory(self._device.empty(num_bytes))  # may find none
+            self._num_bytes = num_bytes
         return offsets
 
     @property

@@ -18,6 +18,7 @@ from hps.models.fields import Axes, Fields
 from hps.models.pooling import BagMeans, pooling_of
 from hps.models.seams import seams_of_bags, seams_of_sequences
 from hps.models.sequences import ApartRows, SequenceRows, check_sequences
+from hps.models.training_ops import TrainedLinear
 from hps.nn.dense_export import export_sized, module_mark
 from hps.nn.embeddings import SparseEmbeddings
 from hps.nn.graph_seams import Names, Seam, input_name, name_at
@@ -451,13 +452,13 @@ class MLP(nn.Sequential):
     ) -> None:
         layers: list[nn.Module] = []
         for next_width in hidden:
-            layers.append(nn.Linear(width, next_width))
+            layers.append(TrainedLinear(width, next_width))
             layers.append(nn.ReLU() if activation is None else activation(next_width))
             if dropout:
                 layers.append(nn.Dropout(dropout))
             width = next_width
         if output is not None:
-            layers.append(nn.Linear(width, output))
+            layers.append(TrainedLinear(width, output))
             width = output
         super().__init__(*layers)
         self.output_width = width

@@ -13,6 +13,7 @@ from torch import nn
 
 from hps.models.base import MLP, ClickModel
 from hps.models.fields import Axes, Fields
+from hps.models.training_ops import TrainedLinear
 from hps.types import Batch
 
 _NUM_CROSSES = 3
@@ -40,7 +41,7 @@ class DCNv2(ClickModel):
     def _build(self, hidden: Sequence[int], dropout: float) -> None:
         num_dense = self.num_dense
         width = self.width + num_dense
-        self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(_NUM_CROSSES))
+        self.crosses = nn.ModuleList(TrainedLinear(width, width) for _ in range(_NUM_CROSSES))
         self.deep = MLP(width, hidden, dropout)
         self.output = nn.Linear(width + self.deep.output_width, 1)
 

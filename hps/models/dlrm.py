@@ -14,6 +14,7 @@ from torch import nn
 
 from hps.models.base import MLP, ClickModel
 from hps.models.fields import Axes, Fields
+from hps.models.training_ops import pair_dots, places_of
 from hps.types import Batch
 
 
@@ -42,6 +43,7 @@ class DLRM(ClickModel):
         num_vectors = self.num_features + (1 if num_dense else 0)
         pairs = torch.triu_indices(num_vectors, num_vectors, offset=1)
         self._flat_pairs = pairs[0] * num_vectors + pairs[1]
+        self._pair_places = places_of(self._flat_pairs, num_vectors)
         width = len(self._flat_pairs) + (self.dim if num_dense else 0)
         if width == 0:
             width = self.dim  # a single feature has no pair; its own vector goes to the top
@@ -73,7 +75,7 @@ class DLRM(ClickModel):
             parts.append(self.bottom(dense))
             vectors = torch.cat([vectors, parts[0].unsqueeze(1)], dim=1)
         if len(self._flat_pairs):
-            products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-            parts.append(products.index_select(1, self._flat_pairs.to(products.device)))
+            pairs, places = (of.to(vectors.device) for of in (self._flat_pairs, self._pair_places))
+            parts.append(pair_dots(vectors, pairs, places))
         top: torch.Tensor = self.top(torch.cat(parts or [vectors.flatten(1)], dim=1))
         return top.squeeze(1)

@@ -120,7 +120,7 @@ class DataOptions:
     limit: int = option(
         0,
         whole(0, 2**62),
-        "stop after the batch with the model's Nth example since its beginning; 0: no limit",
+        "stop after the step with the model's Nth example since its beginning; 0: no limit",
         metavar="N",
     )
     on_error: str = option(

@@ -27,7 +27,7 @@ from hps.parameter_server.tables import Tables
 from hps.table.waiting import records_of
 from hps.tiers.batch_rows import BatchRows
 from hps.tiers.top_tier import TableStack
-from hps.types import PinnedRows
+from hps.types import PinnedRows, Pins
 
 if TYPE_CHECKING:
     from hps.parameter_server.joint_batches import JointBatches
@@ -58,6 +58,9 @@ class Batches:
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
         self._joint: JointBatches | None = None
+        # Of what warming asks for nothing, and of what it always asks.
+        self._without_dram = {name for name, tier in tables.tiers.items() if tier.dram is None}
+        self._with_records = {name for name in tables.stacks if records_of(name) in tables.tiers}
 
     @property
     def queued(self) -> "Batches | None":
@@ -92,34 +95,39 @@ class Batches:
         array = as_keys(keys, self._device)
         return BatchRows(stack, array, keys, self._pool, self._tables.lock, self._device)
 
-    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], BatchRows]:
+    def pinning(self, keys: Mapping[str, AnyArray]) -> dict[str, PinnedRows]:
         """As QueuedServer has it."""
         together = self._tables.together
         assert together is not None, "there is no QueuedServer"
-        stacks = {table: self._tables.stack(table) for table in keys}
+        stacks, found = self._read_keys(keys)
         together.raise_failed()
-        lock, pool, device = self._tables.lock, self._pool, self._device
-        arrays = {table: as_keys(given, device) for table, given in keys.items()}
-        begun: dict[str, BatchRows] = {}
+        begun: list[BatchRows] = []
         try:
-            with lock:
-                for table, array in arrays.items():
-                    begun[table] = BatchRows.begun(
-                        stacks[table], array, keys[table], pool, lock, device
-                    )
-                together.look_up([(rows, arrays[table]) for table, rows in begun.items()])
-            # One that has keys: the numbers of all come together.
-            with_keys = next((rows for name, rows in begun.items() if len(keys[name])), None)
-            if with_keys is not None:
-                with_keys.end_look_up()
-            pinned = set(together.pin_found(list(begun.values())))
-            missing = [rows for rows in begun.values() if rows not in pinned]
+            begun = together.begin(stacks, found, list(keys.values()), self._pool)
+            together.look_up(begun, found)
+            together.end_look_up(begun)
+            missing = together.pin_found(begun)
             if missing:
                 together.bring(missing)
         except BaseException:
-            self.release(list(begun.values()))
+            self.release(begun)
             raise
-        return lambda table, _: begun.pop(table)
+        return dict(zip(keys, begun, strict=True))
+
+    def _read_keys(self, keys: Mapping[str, AnyArray]) -> tuple[list[TableStack], _C.DeviceKeys]:
+        """The stacks of tables, and their keys as the verbs over several tables take them."""
+        tables, together = self._tables, self._tables.together
+        assert together is not None
+        try:
+            stacks = list(map(tables.stacks.__getitem__, keys))
+        except KeyError:
+            stacks = [tables.stack(table) for table in keys]  # which says what is wrong
+        given = list(keys.values())
+        found = together.keys_of(given)
+        if found is None:
+            found = together.keys_of([as_keys(own, self._device) for own in given])
+        assert found is not None
+        return stacks, found
 
     def release(self, rows: Sequence[PinnedRows]) -> None:
         """As QueuedServer has it."""
@@ -132,27 +140,33 @@ class Batches:
             if not one.is_released:
                 one.release()
 
-    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], WarmRows]:
+    def warming(self, keys: Mapping[str, AnyArray]) -> dict[str, Pins]:
         """As QueuedServer has it."""
         tables, together = self._tables, self._tables.together
         assert together is not None, "there is no QueuedServer"
-        given = {table: self._asked(table, own) for table, own in keys.items()}
+        if self._without_dram:
+            keys = {table: own for table, own in keys.items() if table not in self._without_dram}
+        stacks, found = self._read_keys(keys)
         with tables.lock:
-            asked = together.ask([tables.stacks[table] for table in given], list(given.values()))
-        presence = asked()
-        lengths = [len(own) for own in given.values()]
+            asked = together.ask(stacks, found)
+        presence, lengths, names = asked(), found.lengths, list(keys)
         # Of tables that lack no row, which are most once training is under way, nothing is asked.
-        lacking = set(_C.find_parts(presence, lengths, ABSENT))
-        found: dict[str, NDArray[np.uint8]] = {}
-        for at, (table, end) in enumerate(zip(given, accumulate(lengths), strict=True)):
-            if at in lacking or records_of(table) in tables.tiers:
-                found[table] = presence[end - lengths[at] : end]
-
-        def warm(table: str, _: AnyArray) -> WarmRows:
-            if table not in found:
-                return WarmRows(None)
-            return self._warm_missing(table, given[table], found[table])
-
+        wanted = {names[at] for at in _C.find_parts(presence, lengths, ABSENT)}
+        wanted |= self._with_records & keys.keys()
+        if not wanted:
+            return {}
+        warm: dict[str, Pins] = {}
+        try:
+            for table, own, end, length in zip(
+                names, keys.values(), accumulate(lengths), lengths, strict=True
+            ):
+                if table in wanted:
+                    array = on_host(as_keys(own, self._device))
+                    warm[table] = self._warm_missing(table, array, presence[end - length : end])
+        except BaseException:
+            for rows in warm.values():
+                rows.release()
+            raise
         return warm
 
     def warm(self, table: str, keys: AnyArray) -> WarmRows:
@@ -247,11 +261,7 @@ class Batches:
             bags = tables.together.find_bags(updates, tables.learning_rates)
             if bags is None:
                 return False
-            names = [update.table for update in updates]
-            if len(bags) < len(names):  # those of tables without keys are not
-                names = [update.table for update in updates if len(update.keys)]
-            stacks = [tables.stacks[name] for name in names]
-            self._apply_bags(bags, stacks, applied, checked)
+            self._apply_bags(bags, bags.stacks, applied, checked)
             return True
 
     def _apply_bags(

@@ -116,8 +116,10 @@ class StageWork:
         the batch is pinned above."""
         with self.clock.busy("fetch", prepared.number):
             queued, keys = self._server.queued, prepared.keys
-            warm = self._server.warm if queued is None else queued.warming(keys)
-            pin_tables(keys, warm, prepared.warm)
+            if queued is None:
+                pin_tables(keys, self._server.warm, prepared.warm)
+            else:
+                prepared.warm.update(queued.warming(keys))
 
     def pin(self, prepared: Prepared) -> None:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
@@ -130,8 +132,10 @@ class StageWork:
             else:
                 queued, keys = self._server.queued, prepared.keys
                 prepared.let_go = None if queued is None else queued.release
-                pin = self._server.pin if queued is None else queued.pinning(keys)
-                pin_tables(keys, pin, prepared.rows)
+                if queued is None:
+                    pin_tables(keys, self._server.pin, prepared.rows)
+                else:
+                    prepared.rows.update(queued.pinning(keys))
 
     def bring_ahead(self, prepared: Prepared) -> None:
         """Fetch (copy): what else the batch's step would have to wait for. Rows are pinned."""

@@ -14,11 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+from hps import _C
 from hps.common.durable_file import SyncError, sync, sync_all
 from hps.common.url_text import hidden_url, hidden_urls, is_url
 from hps.errors import ConfigError, HpsError, StoreError
 
 _PIECE_BYTES = 8 << 20  # of an upload, and of what is read at a time
+_EARLY_BYTES = 1 << 20  # written, from which the disk is to begin with them
 _LOCAL = ("file", "local")
 
 T = TypeVar("T")
@@ -127,13 +129,13 @@ class _Folder:
             sync(target.parent)
 
     @contextmanager
-    def write(self, name: str) -> Iterator[IO[bytes]]:
+    def write(self, name: str) -> Iterator["_EarlyFile"]:
         target = self.path / name
         with self._told("write", name):
             self._make_folder(target.parent.parent)
             target.parent.mkdir(exist_ok=True)  # its name becomes durable with its files
             with target.open("xb") as file:
-                yield file
+                yield _EarlyFile(file)
 
     def settle(self, names: Sequence[str]) -> None:
         with self._told("write", names[0] if names else ""):
@@ -190,6 +192,24 @@ class _Folder:
             raise StoreError(
                 error.errno, f"cannot {verb} {place}: {error.strerror or error}"
             ) from error
+
+
+class _EarlyFile:
+    """A file of this machine, of which the disk takes over large parts while it is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size = self._begun = 0
+
+    def write(self, data: Any) -> int:
+        """As a file does."""
+        self._file.write(data)
+        self._size += len(data)
+        if self._size - self._begun >= _EARLY_BYTES:
+            self._file.flush()
+            _C.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
+            self._begun = self._size
+        return len(data)
 
 
 class _Remote:

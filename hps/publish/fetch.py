@@ -126,10 +126,11 @@ class KeptFiles:
                 copy.replace(self._folder / copy.name)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Removes all but the files of these sha256."""
+        """Removes all but the files of these sha256; what cannot be removed is in nobody's way."""
         for path in self._folder.glob("*"):
             if path.name not in names:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
 
 def remove_abandoned(beside: Path) -> None:

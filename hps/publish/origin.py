@@ -3,7 +3,7 @@
 Above it: publisher.py. Below it, in other files: store_origin.py, hps/service/client/publishing.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, Self, TypeVar
 
 from hps.common.json_text import Json, JsonView
@@ -39,6 +39,11 @@ class Published(Protocol):
     @property
     def model(self) -> Json | None:
         """What it holds beside rows; None: nothing."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether it can be read as long as it is open, whatever newer ones come: then it may get
+        its name while its rows are written."""
 
     def keeps_model(self, before: Self) -> bool:
         """Whether it is certain that it holds, beside rows, what an older checkpoint holds."""
@@ -89,8 +94,15 @@ class Origin(Protocol[C]):
             known: one that is open: itself is returned if it is that one, and still kept.
         """
 
-    def pin(self, checkpoint: C, name: str) -> None:
-        """Keeps a checkpoint, and the one that had the name before, whatever newer ones come."""
+    def pin(self, checkpoint: C, name: str, safe: Callable[[], object] = lambda: None) -> None:
+        """Keeps a checkpoint, and the one that had the name before, whatever newer ones come.
+
+        Args:
+            checkpoint: it.
+            name: that it gets.
+            safe: called, perhaps, once no newer one can come before the name is there, which is
+                before it is durable.
+        """
 
     def write(
         self,

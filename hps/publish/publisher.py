@@ -8,8 +8,10 @@ or what an update has left as it was, is in no delta.
 
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, Self
@@ -133,13 +135,22 @@ class Publisher(Generic[C]):
             raise ConfigError(f"{self._destination.shown}: no delta can be published: {why_base}")
         number = 1 if newest is None else newest.number + 1
         work = VersionWriter(self._origin, self._destination, number, after, self.options)
-        self._pin(before, after)  # first: newer checkpoints may come while it is written
-        try:
-            follows = newest if before is not None else None
-            version = work.make(follows, before, self._wants_base(newest, before))
-        except BaseException:
-            work.drop()
-            raise
+        follows = newest if before is not None else None
+        with ThreadPoolExecutor(1, "hps-pin") as beside:
+            # First: newer checkpoints may come while it is written. They wait for the name, once
+            # its turn has come; its way to the disk may go on beside the writing.
+            is_safe = threading.Event()
+            pinned = beside.submit(self._pin, before, after, is_safe.set)
+            pinned.add_done_callback(lambda _: is_safe.set())
+            is_safe.wait()
+            if pinned.done() or not after.keeps_files:
+                pinned.result()
+            try:
+                version = work.make(follows, before, self._wants_base(newest, before))
+                pinned.result()
+            except BaseException:
+                work.drop()
+                raise
         try:
             _commit(self._destination, version, work.names)
         except TakenError:  # after any other error it may have come to be
@@ -153,13 +164,13 @@ class Publisher(Generic[C]):
         made = _told(version, *work.counts(), work.num_bytes)
         return {**made, "why_base": why_base or None, "not_removed": not_removed}
 
-    def _pin(self, before: C | None, after: C) -> None:
+    def _pin(self, before: C | None, after: C, safe: Callable[[], object]) -> None:
         """What the newest version is of comes first, where an attempt that failed has taken the
         name from it: of those that had the name the last two are kept."""
         if before is not None and self._pinned != before.created:
             self._origin.pin(before, self.pin)
         self._pinned = None
-        self._origin.pin(after, self.pin)
+        self._origin.pin(after, self.pin, safe)
         self._pinned = after.created
 
     def _find_before(self, newest: Version | None, after: C) -> tuple[str, C | None]:

@@ -193,6 +193,11 @@ class Source:
         """Whether changes between two checkpoints can be found: of segments, not of RocksDB."""
         return all(isinstance(part, SsdStore) for part in _parts(self.store))
 
+    @property
+    def keeps_files(self) -> bool:
+        """As Published: a reader of segments keeps them."""
+        return self.can_follow
+
     def source(self) -> Json:
         """As Published."""
         return {

@@ -4,13 +4,15 @@ Above it: `hps.ParameterServer.publish`, `hps publish`, `hps train --publish`. B
 table_files.py, the promoted names of the store.
 """
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from hps.common.json_text import JsonView
-from hps.errors import ConfigError
+from hps.common.json_text import Json, JsonView
+from hps.errors import ConfigError, StoreError
 from hps.publish.options import PublishOptions
-from hps.publish.source import Source
+from hps.publish.source import Folder, Source
 from hps.publish.table_files import TableFiles, VersionFolder, write_tables
 from hps.ssd_store.promote import names_of
 from hps.ssd_store.store import SsdStore
@@ -32,6 +34,7 @@ class StoreOrigin:
     ) -> None:
         self._path = path
         self._held = held
+        self._folder: Folder | None = None  # what was opened first, of a store of segments
 
     def open(
         self,
@@ -45,26 +48,48 @@ class StoreOrigin:
         try:
             if self._held is not None:
                 self._held()
+            self._check_folder(source)
         except BaseException:
             source.close()
             raise
         return source
 
+    def _check_folder(self, source: Source) -> None:
+        """Refuses another store than the one that was opened first: a copy has files of the same
+        numbers, and times, and who writes may still be at the other one."""
+        if not isinstance(source.store, SsdStore):
+            return
+        if self._folder is not None and source.folder != self._folder:
+            raise StoreError(
+                errno.ESTALE,
+                f"{source.path}: another folder has taken this path since publishing began, such "
+                "as a clone or a copy that was put back; nothing of it was published. Put the "
+                "store back, or, if this one is to be published from now on, start again what "
+                "publishes it (a new hps.publish.Publisher, hps publish)",
+            )
+        self._folder = source.folder
+
     def find(self, source: JsonView, after: Source, known: Source | None = None) -> Source | None:
         """As Origin."""
         kept = [one for one in after.store.checkpoints() if one["created"] == source["created"]]
-        is_known = known is not None and known.created == source["created"]
-        # Of another folder: a copy of the store has taken its place.
-        if kept and is_known and known is not None and known.folder == after.folder:
+        if kept and known is not None and known.created == source["created"]:
             return known
         return Source.open(self._path, kept[0]["id"]) if kept else None
 
-    def pin(self, checkpoint: Source, name: str) -> None:
+    def pin(self, checkpoint: Source, name: str, safe: Callable[[], object] = lambda: None) -> None:
         """As Origin: by a promoted name."""
         known = int(checkpoint.info["id"])
         own = checkpoint.store if isinstance(checkpoint.store, SsdStore) else None
+        names = names_of(self._path, own)
+
+        def listed() -> Sequence[Json]:  # while nobody can take a checkpoint
+            found = names.listed()
+            if any(one["id"] == known for one in found):
+                safe()
+            return found
+
         try:
-            names_of(self._path, own).promote(known, name, _MOST_EARLIER)
+            replace(names, listed=listed).promote(known, name, _MOST_EARLIER)
         except ConfigError:  # a compaction may have given it another id since
             now = self._id_now(checkpoint)
             if now is None or now == known:

@@ -29,8 +29,8 @@ from hps.publish.version import StoredFile
 
 _PIECE_ROWS = 16384
 _FILE_ROWS = 1 << 22
-_HASHED_BESIDE = 1 << 16  # bytes of a piece, from which another thread is worth its while
-_MOST_UNHASHED = 8  # pieces that wait for it, of about a MiB
+_WRITTEN_BESIDE = 1 << 16  # bytes of a piece, from which another thread is worth its while
+_MOST_UNWRITTEN = 8  # pieces that wait for it, of about a MiB
 
 
 @dataclass(frozen=True)
@@ -381,7 +381,8 @@ class _Files:
 class HashedFile:
     """A file whose length and sha256 are counted as it is written. A context manager.
 
-    Large pieces are hashed by a thread beside what the caller does next: it may not change them.
+    Large pieces are hashed and written by a thread beside what the caller does next: it may not
+    change them. What that meets is raised later, at the latest where the context is left.
     """
 
     def __init__(self, folder: VersionFolder, name: str) -> None:
@@ -392,29 +393,29 @@ class HashedFile:
         self._stream: IO[bytes] | None = None
         self._sum = hashlib.sha256()
         self._threads: ThreadPoolExecutor | None = None
-        self._hashed: deque[Future[None]] = deque()  # pieces that are being hashed, in their order
+        self._given: deque[Future[None]] = deque()  # pieces for the thread, in their order
         self._num_bytes = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         """As a stream does."""
-        assert self._stream is not None, "outside of its context"
         view = memoryview(data).cast("B")
-        self._hash(view)
-        self._stream.write(view)
         self._num_bytes += len(view)
         self._folder.num_bytes += len(view)
+        if len(view) < _WRITTEN_BESIDE and not self._given:
+            self._put(view)
+            return len(view)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "hps-write")
+        while len(self._given) >= _MOST_UNWRITTEN:
+            self._given.popleft().result()
+        self._given.append(self._threads.submit(self._put, view))
         return len(view)
 
-    def _hash(self, view: memoryview) -> None:
-        if len(view) < _HASHED_BESIDE and not self._hashed:
-            self._sum.update(view)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(1, "hps-sha256")
-        while len(self._hashed) >= _MOST_UNHASHED:
-            self._hashed.popleft().result()
-        self._hashed.append(self._threads.submit(self._sum.update, view))
+    def _put(self, view: memoryview) -> None:
+        assert self._stream is not None, "outside of its context"
+        self._sum.update(view)
+        self._stream.write(view)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -437,10 +438,13 @@ class HashedFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()  # after all that it was given
         try:
-            if self._threads is not None:
-                self._threads.shutdown()  # of all that it was given
-            while self._hashed:
-                self._hashed.popleft().result()
-        finally:
-            self._context.__exit__(kind, error, traceback)
+            while self._given:
+                self._given.popleft().result()
+        except BaseException as met:
+            if error is None:
+                self._context.__exit__(type(met), met, met.__traceback__)
+                raise
+        self._context.__exit__(kind, error, traceback)

@@ -20,7 +20,8 @@ _TRANSFORMS = {
     LOG1P: "log1p(max(x, 0)); missing is 0",
     SIGNED_LOG1P: "log1p(x), below 0 -log1p(-x); missing is -0.5",
 }
-WITH_ZEROS = "text, as some numbers begin with 0"
+BEGINS_WITH_ZERO = "some numbers begin with 0"
+ENDS_IN_ZERO = "some whole numbers end in .0"
 NOT_READ = "of a type that is not read"
 _MAX_NAMES = 12
 

@@ -27,8 +27,11 @@ from hps.reader.urls import LogFile
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _WHOLE = r"^\s*[+-]?\d*\s*$"
+_WHOLE_OR_POINT_ZERO = r"^\s*[+-]?\d*(\.0*)?\s*$"
 _ZERO_FIRST = r"^\s*[+-]?0\d"
-LEADING_ZEROS = "leading_zeros"  # in the metadata of a field of text that looks like whole numbers
+# In the metadata of a field of whole numbers, some of which are not written as whole numbers are:
+# they begin with 0, or end in .0.
+LEADING_ZEROS, POINT_ZERO = "leading_zeros", "point_zero"
 _TYPES = csv.ConvertOptions()
 _FLAGS = {**dict.fromkeys(_TYPES.true_values, "1"), **dict.fromkeys(_TYPES.false_values, "0")}
 _QUOTED = re.compile(r'"[^"]*"')
@@ -73,8 +76,11 @@ class CsvFiles:
             for field in fields
             if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         ]
-        whole, zeros = self._whole(path, [name for name in numbers if not self._is_number(name)])
-        return [self._field_of(field, whole, zeros) for field in fields]
+        whole, zeros, points = self._whole(
+            path, [name for name in numbers if not self._is_number(name)]
+        )
+        marks = {**dict.fromkeys(points, POINT_ZERO), **dict.fromkeys(zeros, LEADING_ZEROS)}
+        return [self._field_of(field, whole, marks) for field in fields]
 
     def _is_number(self, name: str) -> bool:
         """It is read as numbers whatever its values look like."""
@@ -82,7 +88,7 @@ class CsvFiles:
         return name in of_numbers
 
     def _field_of(
-        self, field: pa.Field, whole: Collection[str], zeros: Collection[str]
+        self, field: pa.Field, whole: Collection[str], marks: Mapping[str, str]
     ) -> pa.Field:
         name, kind = field.name, _plain(field.type)
         if name == self._config.label and pa.types.is_boolean(field.type):
@@ -90,17 +96,22 @@ class CsvFiles:
         is_float = pa.types.is_floating(field.type)
         if name in (self._config.dense_columns or ()) or name == self._config.weight:
             kind = pa.float64()
-        elif name in self._named or name in zeros or (name == self._config.group and is_float):
+        elif (
+            name in self._named
+            or marks.get(name) == LEADING_ZEROS
+            or (name == self._config.group and is_float)
+        ):
             kind = pa.string()
         elif name in whole and is_float:
             kind = pa.uint64()  # some are beyond 63 bits
-        return pa.field(name, kind, metadata={LEADING_ZEROS: ""} if name in zeros else None)
+        return pa.field(name, kind, metadata={marks[name]: ""} if name in marks else None)
 
-    def _whole(self, path: LogFile, names: list[str]) -> tuple[set[str], set[str]]:
-        """Those columns whose numbers are all whole, and those of them of which some begin with 0,
-        which numbers would lose: zip codes, ids."""
+    def _whole(self, path: LogFile, names: list[str]) -> tuple[set[str], set[str], set[str]]:
+        """Those columns whose numbers are all whole; those of them of which some begin with 0,
+        which numbers would lose: zip codes, ids; and those whose numbers are all whole but for the
+        point of some: 785.0, as pandas writes ids beside missing ones."""
         if not names:
-            return set(), set()
+            return set(), set(), set()
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names
         )
@@ -108,14 +119,19 @@ class CsvFiles:
         with _reader(words, self._parse_options(path, deque(), [], skips=True), convert) as reader:
             batch = _next(reader.read_next, words, 0)
         if batch is None:
-            return set(), set()
+            return set(), set(), set()
 
         def matches(name: str, pattern: str) -> pa.Array:
             return pc.match_substring_regex(batch.column(name), pattern)
 
         whole = {name for name in names if pc.all(matches(name, _WHOLE), min_count=0).as_py()}
         zeros = {name for name in whole if pc.any(matches(name, _ZERO_FIRST)).as_py()}
-        return whole, zeros
+        points = {
+            name
+            for name in set(names).difference(whole)
+            if pc.all(matches(name, _WHOLE_OR_POINT_ZERO), min_count=0).as_py()
+        }
+        return whole, zeros, points
 
     def pieces(
         self, path: LogFile, columns: RecordColumns, first_row: int, like: LogFile

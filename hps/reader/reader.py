@@ -160,9 +160,15 @@ class Reader(ABC, Iterator[Batch]):
         return ColumnUse(name, IGNORED, kind, why)
 
     @property
-    def leading_zeros(self) -> list[str]:
-        """Features whose first values all look like whole numbers, some of which begin with 0: what
-        they are as numbers is another text."""
+    def digit_texts(self) -> dict[str, str]:
+        """Features whose first values are all whole numbers, some of them written otherwise, as 007
+        or 785.0, and why each is text: what such a value is as a number is another text."""
+        return {}
+
+    @property
+    def pointed_wholes(self) -> list[str]:
+        """Dense columns that nobody has named, whose first numbers are all whole, and some of them
+        written with a point, as 785.0."""
         return []
 
     @property

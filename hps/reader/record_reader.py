@@ -14,7 +14,7 @@ from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 from hps.reader.batch_files import BatchFiles
 from hps.reader.batch_source import BatchSource
-from hps.reader.column_use import GROUP, NOT_READ, WEIGHT, WITH_ZEROS, ColumnUse
+from hps.reader.column_use import BEGINS_WITH_ZERO, ENDS_IN_ZERO, GROUP, NOT_READ, WEIGHT, ColumnUse
 from hps.reader.columns import (
     LogRows,
     is_dense,
@@ -26,7 +26,7 @@ from hps.reader.columns import (
     part_of,
 )
 from hps.reader.config import SIGNED_LOG1P, ReaderConfig
-from hps.reader.csv_files import LEADING_ZEROS, CsvFiles
+from hps.reader.csv_files import LEADING_ZEROS, POINT_ZERO, CsvFiles
 from hps.reader.csv_words import header_advice
 from hps.reader.parquet_files import ParquetFiles
 from hps.reader.position import Cut, Position
@@ -34,6 +34,12 @@ from hps.reader.reader import Reader
 from hps.reader.records import Piece, RecordColumns, sum_of_weights
 from hps.reader.urls import LogFile
 from hps.types import Batch
+
+# Of a field's metadata, and why such a feature is text.
+_MARKS = {
+    LEADING_ZEROS: BEGINS_WITH_ZERO,
+    POINT_ZERO: ENDS_IN_ZERO,
+}
 
 
 class RecordFiles(Protocol):
@@ -223,12 +229,21 @@ class RecordReader(Reader):
                 yield piece.batch.select(list(names))
 
     @property
-    def leading_zeros(self) -> list[str]:
+    def digit_texts(self) -> dict[str, str]:
         known = {name for names in self.schema.features().values() for name in names}
-        marked = [
-            one.name for one in self._fields if LEADING_ZEROS.encode() in (one.metadata or {})
-        ]
-        return [name for name in marked if name in known]
+        return {
+            name: why
+            for mark, why in _MARKS.items()
+            for name in self._marked(mark)
+            if name in known
+        }
+
+    @property
+    def pointed_wholes(self) -> list[str]:
+        return [name for name in self._marked(POINT_ZERO) if name in self._dense]
+
+    def _marked(self, mark: str) -> list[str]:
+        return [one.name for one in self._fields if mark.encode() in (one.metadata or {})]
 
     @property
     def dense_columns(self) -> list[str] | None:
@@ -260,8 +275,8 @@ class RecordReader(Reader):
             separator = (self.config.separators or {}).get(name)
             if separator is not None:
                 return replace(use, why=f"{use.why}; values divided by {separator!r}")
-            is_marked = name in self.leading_zeros
-            return replace(use, why=f"{use.why}; {WITH_ZEROS}") if is_marked else use
+            why = self.digit_texts.get(name)
+            return use if why is None else replace(use, why=f"{use.why}; text, as {why}")
         if name == self._group:
             return ColumnUse(name, GROUP, kind, "the groups of gauc alone, no feature")
         if name in self.config.ignore or name in self.left_out:

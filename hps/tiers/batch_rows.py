@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
+from hps import _C
 from hps.common.arrays import HOST, AnyArray, OutputPool, as_output, is_on, like, new_output
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats, Keys
@@ -35,15 +36,16 @@ class SharesPins(Protocol):
         """Drops the pins of one table. Under the lock."""
 
 
-class BatchRows:
+class BatchRows(_C.HeldRows):
     """The rows of one batch of keys of one table: fetched, in their slots, pinned.
 
     Made by `ParameterServer.pin`. A pinned row is never evicted. Dropping the object releases it,
-    too, but only `release` says when.
+    too, but only `release` says when. What it holds is kept in native fields, so that a step reads
+    those of all tables in one call; `plan` is guarded by the server's lock.
     """
 
-    # Guarded by the server's lock. An interrupted __init__ is dropped as well.
-    plan: BatchPlan | None = None
+    stack: TableStack
+    plan: BatchPlan | None
     # The batch of several tables of which these rows are a part, if there is one; it pins them.
     joint: "SharesPins | None" = None
 
@@ -56,7 +58,8 @@ class BatchRows:
         lock: OwnedLock,
         device: str = HOST,
     ) -> None:
-        self._name(stack, keys, model, pool, lock, device)
+        super().__init__(stack, model, pool, lock, device)
+        self._note_keys(keys, _state_of(keys, device))
         try:
             with lock:
                 plan = self._take_plan(keys)
@@ -65,45 +68,6 @@ class BatchRows:
             self.release()
             raise
 
-    @classmethod
-    def begun(
-        cls,
-        stack: TableStack,
-        keys: Keys,
-        model: object,
-        pool: OutputPool,
-        lock: OwnedLock,
-        device: str,
-    ) -> "BatchRows":
-        """Rows with an idle plan, which is to be made of the keys and looked up together with those
-        of other tables; then they are to be pinned together. Under the lock."""
-        assert_held(lock)
-        rows = cls.__new__(cls)
-        rows._name(stack, keys, model, pool, lock, device)
-        rows.plan = stack.take_plan()
-        stack.hold_plan(rows.plan)
-        return rows
-
-    def _name(
-        self,
-        stack: TableStack,
-        keys: Keys,
-        model: object,
-        pool: OutputPool,
-        lock: OwnedLock,
-        device: str,
-    ) -> None:
-        self._device = device
-        self.stack = stack
-        self._model = model
-        self._pool = pool
-        self._lock = lock
-        self._pinned_at = _state_of(keys, device)
-        # Alive, so that no others can come to lie at that address.
-        self._pinned_keys = keys if self._pinned_at is not None else None
-        # The tensor that they came as, by which a step will name them.
-        self.given = model if self._pinned_at is not None else None
-
     def _take_plan(self, keys: Keys) -> BatchPlan:
         """Before it holds anything: an interrupt, or an erase, may come at any time. Under the
         lock."""
@@ -111,12 +75,6 @@ class BatchRows:
         self.plan = self.stack.plan_of(keys)
         self.stack.hold_plan(self.plan)
         return self.plan
-
-    def end_look_up(self) -> None:
-        """Waits for the look-up ahead. Without the lock."""
-        with self._lock:
-            plan = self.held_plan()
-        self.stack.end_look_up(plan)
 
     @classmethod
     def part_of(
@@ -132,9 +90,7 @@ class BatchRows:
         lock."""
         assert_held(lock)
         rows = cls.__new__(cls)
-        rows._device, rows.stack, rows._lock = HOST, stack, lock
-        rows._model, rows._pool = model, pool
-        rows._pinned_at = rows._pinned_keys = rows.given = None
+        _C.HeldRows.__init__(rows, stack, model, pool, lock, HOST)
         rows.joint, rows.plan = joint, plan
         return rows
 
@@ -246,11 +202,19 @@ class BatchRows:
             self.stack.unpin(self.plan)
             self.give_up_plan()
 
+    def _drop(self) -> None:
+        """What HeldRows calls where nobody has the object any more, if it has a plan."""
+        if self.joint is None:
+            self.release()
+
     def give_up_plan(self) -> None:
         """The plan, which pins nothing, is the stack's again. Under the lock."""
         assert_held(self._lock)
-        plan, self.plan = self.plan, None
+        plan = self.plan
         if plan is not None:
+            # First of all, and by a builtin: what an interrupt leaves is in no erase's way.
+            self.stack.plans_in_flight.discard(plan)
+            self.plan = None
             self.stack.keep_plan(plan)
 
     def __enter__(self) -> "BatchRows":
@@ -263,10 +227,6 @@ class BatchRows:
         traceback: TracebackType | None,
     ) -> None:
         self.release()
-
-    def __del__(self) -> None:
-        if self.plan is not None and self.joint is None:
-            self.release()
 
 
 def _state_of(keys: AnyArray, device: str) -> tuple[int, int, int] | None:

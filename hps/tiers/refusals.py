@@ -32,11 +32,18 @@ def pinned_too_often(table: str, num_keys: int) -> CapacityError:
 
 
 def no_room(table: str, num_keys: int, tier: str, cache: AnyRowCache) -> CapacityError:
-    """A tier has too few slots for the keys."""
+    """A tier has too few slots for the keys, or too few in the buckets that they hash to."""
+    slots, pins = cache.capacity_rows, cache.pins
+    crowded = (
+        ", which are too few: a key's row can lie in two buckets alone, so that not every slot can "
+        "be used; 1.5 slots a key of the batches in flight are enough"
+        if num_keys + pins <= slots
+        else ""
+    )
     return CapacityError(
-        f"{_refused(table, num_keys)}the {tier} has {cache.capacity_rows} slots and {cache.pins} "
-        f"pins on them; raise {_BUDGETS[tier]} or the table's share, make batches smaller, or "
-        f"lower the depth or accumulate of a pipeline"
+        f"{_refused(table, num_keys)}the {tier} has {slots} slots and {pins} "
+        f"pins on them{crowded}; raise {_BUDGETS[tier]} or the table's share, make batches "
+        f"smaller, or lower the depth or accumulate of a pipeline"
     )
 
 

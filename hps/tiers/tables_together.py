@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import AnyArray, PoolArguments
+from hps.common.arrays import AnyArray, OutputPool, PoolArguments
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats
 from hps.contracts.row_cache import BatchPlan
@@ -75,33 +75,76 @@ class TablesTogether:
             for stack in self._stacks.values():
                 stack.raise_failed(wait=False)
 
+    def keys_of(self, keys: Sequence[AnyArray]) -> "_C.DeviceKeys | None":
+        """The keys of several tables as `ask` and `begin` take them; None if some of them are not
+        uint64 or int64 [L] in one piece, tensors of the device or tensors or arrays of the host."""
+        return self._verbs.keys_of(keys)
+
     def ask(
-        self, stacks: Sequence[TableStack], keys: Sequence[AnyArray]
+        self, stacks: Sequence[TableStack], keys: _C.DeviceKeys
     ) -> Callable[[], NDArray[np.uint8]]:
         """As CachedTier.ask of each, the answers one behind the other. Under the lock, which what
         it returns does not need."""
         assert_held(self._lock)
         return self._verbs.ask([stack.cache for stack in stacks], keys)
 
-    def look_up(self, asked: Sequence[tuple[BatchRows, AnyArray]]) -> None:
+    def begin(
+        self,
+        stacks: Sequence[TableStack],
+        keys: _C.DeviceKeys,
+        models: Sequence[AnyArray],
+        pool: OutputPool,
+    ) -> list[BatchRows]:
+        """Rows of each table with idle plans, which are to be looked up.
+
+        Args:
+            models: what the keys came as.
+        """
+        with self._lock:
+            given, like = list(stacks), list(models)
+            return _C.begin_rows(BatchRows, given, keys, like, pool, self._lock, self._device)
+
+    def look_up(self, rows: Sequence[BatchRows], keys: _C.DeviceKeys) -> None:
         """Queues the look-up of the keys of rows that were begun, which pins those of each table
-        that has them all: no slot is taken for that, and no other batch's fetch waited for. Under
-        the lock."""
-        assert_held(self._lock)
-        if not asked:  # a batch of dense features alone
+        that has them all: no slot is taken for that, and no other batch's fetch waited for."""
+        if not rows:  # a batch of dense features alone
             return
-        begun = perf_counter()
-        plans = [rows.plan or rows.held_plan() for rows, _ in asked]
-        given = [rows.given for rows, _ in asked]
-        pins = [rows.stack.moving is None for rows, _ in asked]
-        self._verbs.look_up(plans, [keys for _, keys in asked], given, pins)
-        self._share([rows.stack for rows, _ in asked], begun)
+        with self._lock:
+            begun = perf_counter()
+            pins = [True] * len(rows)
+            if rows[0].stack.movers:
+                pins = [one.stack.moving is None for one in rows]
+            self._verbs.look_up(self._plans_of(rows), keys, pins)
+            if len(rows) == len(self._stacks):
+                self._seconds += perf_counter() - begun
+            else:
+                self._share([one.stack for one in rows], begun)
+
+    def end_look_up(self, rows: Sequence[BatchRows]) -> None:
+        """Waits for the look-up of all, whose numbers come together. Without the lock."""
+        with self._lock:
+            plans = self._plans_of(rows)
+        at = next((at for at, plan in enumerate(plans) if plan.num_occurrences), None)
+        if at is not None:  # one that has keys
+            rows[at].stack.end_look_up(plans[at])
 
     def pin_found(self, rows: Sequence[BatchRows]) -> list[BatchRows]:
-        """Those of rows that were looked up which are pinned. After the look-up was waited for."""
+        """Those of rows that were looked up which are not pinned by that. After the look-up was
+        waited for."""
         with self._lock:
-            of_plans = {one.plan or one.held_plan(): one for one in rows}
-            return [of_plans[plan] for plan in self._verbs.pin_found(list(of_plans))]
+            plans = self._plans_of(rows)
+            pinned = self._verbs.pin_found(plans)
+        if len(pinned) == len(plans):
+            return []
+        found = set(pinned)
+        return [one for one, plan in zip(rows, plans, strict=True) if plan not in found]
+
+    def _plans_of(self, rows: Sequence[BatchRows]) -> list[BatchPlan]:
+        """Of rows that were begun. Under the lock."""
+        plans = _C.held_plans(list(rows), BatchRows)
+        if plans is None or len(plans) < len(rows):
+            return [one.held_plan() for one in rows]  # which says what is wrong
+        return cast("list[BatchPlan]", plans)
 
     def bring(self, rows: Sequence[BatchRows]) -> None:
         """As TableStack.pin of each: takes the turns of all of them, and waits once for the slots
@@ -178,7 +221,7 @@ class TablesTogether:
                 return False
             begun = perf_counter()
             self._verbs.pool(bags)
-            self._share([self._stacks[read.table] for read in reads], begun)
+            self._share_of(bags, begun)
             return True
 
     def pool_rows(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
@@ -229,7 +272,7 @@ class TablesTogether:
         assert_held(self._lock)
         begun = perf_counter()
         self._verbs.sum_gradients(bags)
-        self._verbs.find_overflow(cast("list[BatchPlan]", bags.plans), bags.rates)
+        self._verbs.find_overflow(bags)
         self._share(stacks, begun)
 
     def applying(self, bags: _C.DeviceBags, stacks: Sequence[TableStack]) -> Callable[[], None]:
@@ -237,7 +280,7 @@ class TablesTogether:
         assert_held(self._lock)
         for stack in stacks:
             stack.changes += 1
-        return partial(self._verbs.apply, cast("list[BatchPlan]", bags.plans), bags.rates)
+        return partial(self._verbs.apply, bags)
 
     def release(self, rows: Sequence[object]) -> bool:
         """As BatchRows.release of each; may be repeated, after an interrupt. False, and nothing is
@@ -268,6 +311,13 @@ class TablesTogether:
             return
         for stack in stacks:
             stack.counters.seconds += seconds / len(stacks)
+
+    def _share_of(self, bags: _C.DeviceBags, begun: float) -> None:
+        """The same of the tables of bags that were read of rows."""
+        if len(bags) == len(self._stacks):
+            self._seconds += perf_counter() - begun
+        else:
+            self._share(bags.stacks, begun)
 
     def _share(self, stacks: Sequence[TableStack], begun: float) -> None:
         self.share(stacks, perf_counter() - begun)

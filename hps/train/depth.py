@@ -13,6 +13,7 @@ from hps.options.run import AUTO
 
 AHEAD = 2  # the depth that is tried
 _FIRST_TRIAL = 16  # batches before the first trial
+_FIRST_TRIAL_IN_TURN = 128  # where stages begin in turn, for a trial there mostly costs
 _NUM_PAIRS = 2
 _TIMED = 6  # batches timed a span, after those that fill the queues
 _GAIN = 0.98  # of the time at depth 0, that depth must stay below
@@ -57,7 +58,7 @@ class DepthChooser:
         self._num_seen = 0  # batches of the pipeline under way
         self.is_span_over = False
         self._num_batches = 0
-        self._next_trial = _FIRST_TRIAL
+        self._next_trial = _FIRST_TRIAL if self.depth else _FIRST_TRIAL_IN_TURN
 
     @property
     def why(self) -> str:

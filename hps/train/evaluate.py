@@ -19,6 +19,7 @@ from hps.group_metrics import GroupMetrics
 from hps.metrics import BinaryMetrics
 from hps.service.client.options import ClientConfig
 from hps.stops import Stops, StopWaiting
+from hps.train.absent_keys import AbsentKeys
 from hps.train.base_rate import why_empty
 from hps.train.checkpoints import ModelCheckpoint, newest_with_model
 from hps.train.graph_model import GraphModel
@@ -152,7 +153,9 @@ def evaluate_store(
             of `ModelRecipe.batch_to_measure` if it is not given.
 
     Returns:
-        The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes.
+        The metrics, and seconds, examples_per_second, skipped_lines, tiers, rows, peak_rss_bytes;
+        weight, the training's column, which is not looked at here; absent_keys as
+        `AbsentKeys.figures` has it.
 
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
@@ -210,7 +213,7 @@ def evaluate_remote(
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
-        As evaluate_store.
+        As evaluate_store, without absent_keys.
 
     Raises:
         ConfigError: no such checkpoint, or it holds no model of hps.
@@ -235,14 +238,17 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
     start = time.perf_counter()
     size: Json = {"batch_size": model.recipe.batch_to_measure(server)}
     reader = model.open_reader(data, **{**size, **changes})
-    metrics = evaluate_model(model.loaded.scores, reader)
+    absent = AbsentKeys(model.loaded)
+    metrics = evaluate_model(model.loaded.scores, absent.watch(reader))
     if not metrics["examples"]:
         why = why_empty(reader.counts.skipped, is_sample=reader.config.is_sample)
         raise ConfigError(f"DATA has no example to measure the model on, {why}")
     seconds = time.perf_counter() - start
+    absent.warn(reader)
     return {
         "model": model.recipe.kind,
         "checkpoint": model.checkpoint,
+        "weight": model.recipe.reader.get("weight"),
         **metrics,
         "seconds": seconds,
         "examples_per_second": metrics["examples"] / seconds,
@@ -250,4 +256,5 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
         "rows": sum(server.num_rows(name) for name in server.tables),
         "tiers": tiers_of(server.stats()),
         "peak_rss_bytes": peak_rss_bytes(),
+        **absent.figures(),
     }

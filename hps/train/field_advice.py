@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from hps.features.column import CATEGORICAL, GROUP, SEQUENCE
+from hps.features.column import CATEGORICAL, DENSE, GROUP, IGNORED, SEQUENCE
 from hps.features.features import Features
 from hps.features.transform import FeatureTransform
 from hps.models import class_of
+from hps.reader.column_use import ENDS_IN_ZERO
 from hps.reader.discover import sample_lines
 from hps.reader.schema import decode_name, sort_names
 
@@ -34,7 +35,7 @@ def advice_on(reader: "Reader", kind: str) -> list[str]:
     if reader.format == "libsvm":
         return [*advice, *_on_one_bag(reader, kind)]
     if reader.format in ("csv", "criteo"):
-        return [*advice, *_on_sequences(reader), *_on_texts(reader)]
+        return [*advice, *_on_sequences(reader), *_on_texts(reader), *_on_points(reader)]
     if reader.format == "parquet":
         return [*advice, *_on_texts(reader)]
     return [*advice, *_on_numbers(reader)] if reader.format == "libffm" else advice
@@ -83,6 +84,30 @@ def _on_sequences(reader: "Reader") -> list[str]:
         for name in transform.measured.of_kind(SEQUENCE)
         if name not in transform.measured.separators
     ]
+
+
+def _on_points(reader: "Reader") -> list[str]:
+    """Of whole numbers that are written as 785.0, as pandas does beside missing ones."""
+    transform = reader.transform
+    described: list[str] = []
+    if isinstance(transform, FeatureTransform):
+        described = transform.measured.of_kind(DENSE, IGNORED)
+    keys = [
+        f"warning: feature {name!r} has whole numbers that end in .0, and 785.0 is another key "
+        "than 785: a log that is scored must have them as this one does; whole numbers without the "
+        "point are safer (of pandas: astype('Int64'))"
+        for name, why in reader.digit_texts.items()
+        if why == ENDS_IN_ZERO
+    ]
+    numbers = [
+        f"warning: column {name!r} is read as a number, and all its first values are whole, some "
+        "written as 785.0 is; if it is an id, write it without the point (of pandas: "
+        "astype('Int64')); if it is a number, name it (--dense-columns, or kind = \"dense\" in a "
+        "features file)"
+        for name in reader.pointed_wholes
+        if name not in described
+    ]
+    return [*keys, *numbers]
 
 
 def _on_texts(reader: "Reader") -> list[str]:

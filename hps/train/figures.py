@@ -119,6 +119,7 @@ class RunFigures:
             **_logloss(self._before, totals.to_dict()),
             "base_rate": self._begun.base_rate,
             "negative_rate": reader.config.negative_rate,
+            "weight": reader.config.weight,
             "stopped": name_of(ended.stopped),
             **self._of_validation(),
             "test_error": None,

@@ -56,8 +56,8 @@ def record_batch_of(
 
 
 def require_text(given: pa.RecordBatch, names: Collection[str]) -> None:
-    """Refuses numbers in columns whose values were text in the training's log, some of them digits
-    that begin with 0.
+    """Refuses numbers in columns whose values were text in the training's log, some of them whole
+    numbers that begin with 0 or end in .0.
 
     Raises:
         ConfigError: names the column; which text a number was cannot be told.
@@ -69,8 +69,8 @@ def require_text(given: pa.RecordBatch, names: Collection[str]) -> None:
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             raise ConfigError(
                 f"predict: column {field.name!r} is of type {field.type}, and in the log that the "
-                "model was trained on some of its values begin with 0, which numbers have lost; "
-                "give it as text, as a csv has it (of pandas: dtype=str)"
+                "model was trained on some of its values begin with 0 or end in .0, which numbers "
+                "have lost; give it as text, as that log has it (of pandas: dtype=str)"
             )
 
 

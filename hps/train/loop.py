@@ -166,11 +166,11 @@ class TrainingLoop:
         self._log.fed()
 
     def _span(self, batches: Pipeline) -> None:
-        """Trains on batches until they end, or as many examples have been seen as are asked for, or
-        the run is to stop."""
+        """Trains on batches until they end, or the step is done with which as many examples have
+        been seen as are asked for, or the run is to stop."""
         trainer, accumulate = self._trainer, self._options.accumulate
         num_gathered = 0
-        while not self._is_limit_reached:
+        while num_gathered or not self._is_limit_reached:  # a step is finished
             # A rank alone cannot leave: the others may have the batch, and wait for its rows.
             may_leave = num_gathered == 0 and self._ranks.world is None
             batch = self._stops.next_of(batches) if may_leave else next(batches, None)

@@ -5,8 +5,8 @@ Above it: users, `hps evaluate`, `hps predict`. Below it: recipe.py, `hps.models
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -23,6 +23,7 @@ from hps.publish.version import load_version
 from hps.publish.version_list import MOST
 from hps.reader.files import Batches
 from hps.reader.reader import Reader
+from hps.train.absent_keys import AbsentKeys
 from hps.train.checkpoints import ModelCheckpoint
 from hps.train.current import Current
 from hps.train.follower import Follower
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 # operations let Python's lock go for microseconds, and threads that pass it to and fro make half of
 # the calls of one.
 _FEW_ROWS = 64
+_LEAST_WATCHED = 256  # examples of `predict` by which its keys are judged
 
 
 class Model:
@@ -99,6 +101,7 @@ class Model:
         self._held = ExitStack()
         self._in_turn = threading.Lock()
         self._follower = follower
+        self._absent: AbsentKeys | None = None  # of what was scored last
         if isinstance(found, ModelCheckpoint):
             found = Current(Loaded.of(server, found))
         self._current = found
@@ -320,21 +323,39 @@ class Model:
                 missing, as pandas has them, and of csv stand for their text. Dense values of csv
                 and criteo may be text, as the log has it. None and [] are no keys.
 
+        Where most keys of a feature have no row, the logger `hps.train.absent_keys` warns, once.
+
         Raises:
             ConfigError: what is given has no columns that the model could read.
             DataError: a column is missing or of a type that does not fit, a dense value is not
                 finite.
             StoreError, CorruptionError: a row could not be read.
         """
-        return self.predict_with_version(batch)[0]
+        with self._reading(batch) as loaded:
+            if not isinstance(batch, Batch):
+                batch = _raw_of(loaded).batch_of(batch)
+            self._watch(loaded, batch)
+            return self._predict(loaded, batch)
 
     def predict_with_version(
         self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"
     ) -> tuple[torch.Tensor, str]:
-        """As `predict`, and the version that has scored all of it."""
+        """As `predict`, and the version that has scored all of it; warns of nothing."""
+        with self._reading(batch) as loaded:
+            return self._predict(loaded, batch), loaded.version
+
+    @contextmanager
+    def _reading(self, batch: "Batch | Mapping[str, Any] | pa.RecordBatch") -> Iterator[Loaded]:
         in_turn = self._in_turn if _num_rows(batch) <= _FEW_ROWS else nullcontext()
         with in_turn, self._current.reading() as loaded:
-            return self._predict(loaded, batch), loaded.version
+            yield loaded
+
+    def _watch(self, loaded: Loaded, batch: Batch) -> None:
+        absent = self._absent
+        if absent is None or absent.loaded is not loaded:
+            self._absent = absent = AbsentKeys(loaded)
+        if absent.see(batch, is_hasty=len(batch) <= _FEW_ROWS):
+            absent.warn(least=_LEAST_WATCHED)
 
     def _predict(
         self, loaded: Loaded, batch: "Batch | Mapping[str, Any] | pa.RecordBatch"

@@ -1,6 +1,7 @@
 """Predictions of a stored model for a log, written to a file.
 
-Above it: `hps predict`. Below it: model.py, kept_columns.py, pyarrow.
+Above it: `hps predict`. Below it: model.py, absent_keys.py, kept_columns.py,
+pyarrow.
 """
 
 import os
@@ -14,6 +15,7 @@ import numpy as np
 from hps.common.json_text import Json
 from hps.common.row_layout import Floats
 from hps.errors import ConfigError, StoreError
+from hps.train.absent_keys import AbsentKeys
 from hps.train.base_rate import why_empty
 from hps.train.kept_columns import COLUMN, check_kept, kept_columns
 from hps.train.model import Model
@@ -64,7 +66,8 @@ def predict_log(
         changes: fields of `ReaderConfig` that differ from the training run's.
 
     Returns:
-        model, checkpoint, examples, mean, seconds, examples_per_second, tiers, peak_rss_bytes.
+        model, checkpoint, examples, mean, seconds, examples_per_second, tiers, peak_rss_bytes,
+        absent_keys as `AbsentKeys.figures` has it.
 
     Raises:
         ConfigError: a name that `kind_of` refuses, a log without an example, or one that has no
@@ -81,12 +84,16 @@ def predict_log(
     keep = list(dict.fromkeys(keep))
     if keep:
         check_kept(reader, keep, kind)
-    parts: list[Floats] = [model.predict(batch).numpy() for batch in reader]
+    absent = AbsentKeys(model.loaded)
+    parts: list[Floats] = [
+        model.predict_with_version(batch)[0].numpy() for batch in absent.watch(reader)
+    ]
     scores = np.concatenate([np.empty(0, np.float32), *parts])
     if not len(scores):
         raise ConfigError(f"DATA has no example to score, {why_empty(reader.counts.skipped)}")
     write_scores(Path(out), scores, kept_columns(reader, keep, len(scores)) if keep else {})
     seconds = time.perf_counter() - start
+    absent.warn(reader)
     return {
         "model": model.recipe.kind,
         "checkpoint": model.checkpoint,
@@ -96,6 +103,7 @@ def predict_log(
         "examples_per_second": len(scores) / seconds,
         "tiers": tiers_of(model.server.stats()),
         "peak_rss_bytes": peak_rss_bytes(),
+        **absent.figures(),
     }
 
 

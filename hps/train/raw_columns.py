@@ -89,7 +89,7 @@ class RawColumns:
             kind = pa.float64() if name in columns.dense else pa.string()
             given = given.append_column(name, pa.nulls(len(given), kind))
         is_csv, dense = columns.config.format == "csv", list(columns.dense)
-        require_text(given, self._recipe.leading_zeros)
+        require_text(given, self._recipe.digit_texts)
         given = with_whole_numbers(given, set(known).difference(dense))
         if is_csv:
             given = with_nan_missing(given, dense)
@@ -139,9 +139,7 @@ class RawColumns:
         if self._few is None:
             from hps.train.few_rows import FewRows  # pyarrow takes its time to import
 
-            self._few = FewRows(
-                self._record_columns(), self._left_out(), self._recipe.leading_zeros
-            )
+            self._few = FewRows(self._record_columns(), self._left_out(), self._recipe.digit_texts)
         return self._few
 
     def _record_columns(self) -> "RecordColumns":

@@ -79,8 +79,8 @@ class ModelRecipe:
         hidden: widths of the deep part.
         dropout: of the deep part.
         reader: fields of `ReaderConfig`, `shared_vocabulary`, and of csv `leading_zeros`: features
-            some of whose values look like whole numbers that begin with 0; and `header`: names of
-            the log's columns in their order, and its delimiter. What earlier versions
+            some of whose values are whole numbers that begin with 0 or end in .0; and `header`:
+            names of the log's columns in their order, and its delimiter. What earlier versions
             did not store is as they had it: keys that are numbers as they are (but for criteo), and
             of criteo's integers missing, 0 and below read as 0; all negatives.
         transform: what becomes of the log's columns before the model sees them, as
@@ -220,7 +220,7 @@ class ModelRecipe:
         return list(self.reader.get("ignore", ()))
 
     @property
-    def leading_zeros(self) -> list[str]:
+    def digit_texts(self) -> list[str]:
         """Of csv the features whose values are text, and no whole numbers, however they look."""
         return list(self.reader.get(ZEROS, ()))
 
@@ -234,7 +234,7 @@ class ModelRecipe:
 
     def as_before(self, stored: "ModelRecipe") -> "ModelRecipe":
         """With what only logs of before have shown."""
-        zeros = list(dict.fromkeys([*stored.leading_zeros, *self.leading_zeros]))
+        zeros = list(dict.fromkeys([*stored.digit_texts, *self.digit_texts]))
         return replace(self, reader={**self.reader, ZEROS: zeros}) if zeros else self
 
     def batch_to_measure(self, server: "RowServer") -> int:
@@ -417,7 +417,7 @@ def _reading_of(reader: Reader, options: TrainOptions) -> Json:
         **({"separators": dict(config.separators)} if config.separators else {}),
         **({} if config.fields is None else {"fields": dict(config.fields)}),
         **({} if config.slot_layout is None else {"slot_layout": config.slot_layout}),
-        **({ZEROS: reader.leading_zeros} if reader.leading_zeros else {}),
+        **({ZEROS: list(reader.digit_texts)} if reader.digit_texts else {}),
         **_header_of(reader),
     }
 

@@ -87,6 +87,24 @@ def format_table(figures: JsonView) -> str:
     return "\n".join(lines)
 
 
+def format_weight(figures: JsonView) -> str | None:
+    """Which figures are weighted, of a model that was trained with weights of examples; None of
+    another one.
+
+    >>> print(format_weight({"weight": "w"}))
+    examples count alike in these figures; the training weighs them by 'w'
+    """
+    column = figures.get("weight")
+    if column is None:
+        return None
+    if "train_logloss" not in figures:
+        return f"examples count alike in these figures; the training weighs them by {column!r}"
+    return (
+        f"train, run and model logloss are weighted by {column!r}; in figures of --test and "
+        "--valid examples count alike"
+    )
+
+
 def format_stages(figures: JsonView) -> str:
     """Where the time of each pipeline stage went, and a line that says what bounds the run."""
     lines = [f"{'stage':<14}{'busy s':>10}{'waits for input s':>20}{'for output s':>16}"]

@@ -25,6 +25,7 @@ from hps.train.default_rules import with_batch_size, with_row_defaults
 from hps.train.depth import DepthChooser
 from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
+from hps.train.file_advice import advice_on_files
 from hps.train.following import Following
 from hps.train.loop import TrainingLoop
 from hps.train.loss_advice import advice_on_loss
@@ -41,6 +42,7 @@ from hps.train.test_figures import TestFailed
 
 if TYPE_CHECKING:
     from hps.cluster.world.world import World
+    from hps.reader.reader import Reader
 
 
 def train(
@@ -121,6 +123,16 @@ def _follow(options: TrainOptions, context: RunContext, *, is_new: bool) -> Trai
     return options
 
 
+def _advise(options: TrainOptions, reader: "Reader", dim: int | None, progress: Progress) -> None:
+    """Of options that say something else than they seem to; `dim` is that of a new model."""
+    for line in advice_on_files(options.data, options.valid, options.test):
+        progress.say(line)
+    for line in advice_on_dim(dim, options.features, reader.features):
+        progress.say(line)
+    if options.scheduler_steps and options.scheduler == "constant":
+        progress.say("warning: --scheduler-steps says nothing without a --scheduler")
+
+
 def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> Json:
     ranks, progress, stops = context.ranks, context.progress, context.stops
     if options.torch_threads:
@@ -132,10 +144,9 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
         options = _follow(options, context, is_new=stored is None)
     options = with_batch_size(options.with_last_files(), stored, progress)
     reader = open_log(options, context, stored)
+    if ranks.rank == 0:
+        _advise(options, reader, asked.dim if stored is None else None, progress)
     if stored is None:
-        if ranks.rank == 0:
-            for line in advice_on_dim(asked.dim, options.features, reader.features):
-                progress.say(line)
         context.labels = read_ahead(options, ranks, reader)
         options = with_row_defaults(options, context.labels, progress)
     figures: Json = {}

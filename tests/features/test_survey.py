@@ -196,6 +196,16 @@ def test_numbers_that_begin_with_zero_are_pointed_out(tmp_path: Path) -> None:
     assert "\n# some numbers begin with 0: read as text" in found.to_toml()
 
 
+def test_whole_numbers_that_end_in_point_zero_are_pointed_out(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = [f"{row % 2},{row}.0,{row}.5,{row}\n" for row in range(60)]
+    log.write_text("".join(["label,user,price,age\n", *rows, "1,,,\n"]))
+    found = survey(log, ReaderConfig())
+    warnings = {column.name: column.warning for column in found.columns}
+    assert "as pandas writes whole numbers beside missing ones" in warnings.pop("user")
+    assert "pandas" not in "".join(warnings.values())
+
+
 def test_bad_lines_and_empty_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write(tmp_path, "csv")
     log.write_text(f"{log.read_text()}7,1,2,v\n")

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 import hps
-from benchmarks.gpu_cache.null_device import ResidentCache
 from hps import _C
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
@@ -31,6 +30,7 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import ParameterServer
@@ -78,7 +78,7 @@ class CountedSteps:
         def caches(config: hps.Config) -> dict[str, AnyRowCache]:
             return make_gpu_caches(
                 config,
-                lambda options: cast("Any", ResidentCache(self.device, failures, options)),
+                lambda options: cast("Any", DeviceCache(self.device, failures, options)),
             )
 
         tiers = Tiers(open_store=TwinDisk().open, make_gpu_caches=caches)
@@ -113,28 +113,25 @@ class CountedSteps:
 
     def step(self, keys: Keys) -> None:
         """One batch, the same keys in each table."""
-        server, device, held = self.server, self.device, {}
-        of_tables = dict.fromkeys(self.names, keys)
+        server, device = self.server, self.device
+        there = torch.from_numpy(keys.view(np.int64))  # as the copy stage has them
         queued = server.queued
         assert queued is not None
         with device.counting("fetch"):
-            warm_one = queued.warming(of_tables)
-            warm = [warm_one(name, keys) for name in self.names]
+            warm = queued.warming(dict.fromkeys(self.names, keys))
         with device.counting("copy"):
-            pin_one = queued.pinning(of_tables)
-            for name in self.names:
-                held[name] = pin_one(name, keys)
-            for rows in warm:
+            held = queued.pinning(dict.fromkeys(self.names, there))
+            for rows in warm.values():
                 rows.release()
         with device.counting("training"):
             server.pull_tables(
                 [
-                    PooledRead(name, keys, self.pooling, self._outs[name], rows)
+                    PooledRead(name, there, self.pooling, self._outs[name], rows)
                     for name, rows in held.items()
                 ]
             )
         updates = [
-            RowUpdate(name, keys, self._grads, held[name], self.pooling) for name in self.names
+            RowUpdate(name, there, self._grads, held[name], self.pooling) for name in self.names
         ]
         with device.counting("training"):
             server.apply(updates)

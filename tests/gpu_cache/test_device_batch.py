@@ -4,6 +4,8 @@ Above it: pytest. Below it: device_batch.py over host memory, whose work is done
 emulated warps; hps._C.GpuCache, a table at a time.
 """
 
+import gc
+import weakref
 from typing import Any, cast
 
 import numpy as np
@@ -56,9 +58,6 @@ class Tables:
         self.verbs = self.ours[0].together
         self.kept: list[Any] = []  # what queued work reads and writes
 
-    def at(self, lr: float) -> tuple[list[Any], list[float]]:
-        return self.plans, [lr] * len(self.plans)
-
     def keep(self, array: Any) -> Any:
         """On the device."""
         if array is None:
@@ -70,7 +69,7 @@ class Tables:
     def bring(self, keys: list[Any]) -> None:
         """Looks up all tables at once, pins those that lack nothing at once, then the others."""
         given = [self.keep(one.view(np.int64)) if len(one) % 2 else one for one in keys]
-        self.verbs.look_up(self.plans, given, [None] * len(given), [True] * len(given))
+        self.verbs.look_up(self.plans, self.verbs.keys_of(given), [True] * len(given))
         found = self.verbs.pin_found(self.plans)
         pinned = [plan in found for plan in self.plans]
         lacking = [plan for plan in self.plans if plan not in found]
@@ -109,9 +108,10 @@ class Tables:
             self.theirs[number].apply(self.twins[number], lr)
             self.theirs[number].abandon(self.twins[number])
         self.verbs.pool(self.verbs.bags_of(asked))
-        self.verbs.sum_gradients(self.verbs.bags_of(sums))
-        self.verbs.find_overflow(*self.at(lr))
-        self.verbs.apply(*self.at(lr))
+        summed = self.verbs.bags_of(sums, [lr] * len(sums))
+        self.verbs.sum_gradients(summed)
+        self.verbs.find_overflow(summed)
+        self.verbs.apply(summed)
         self.verbs.abandon(self.plans)
         self.device.work_off(self.device.num_queued)
         for out, other in zip(outs, expected, strict=True):
@@ -176,7 +176,7 @@ def test_each_verb_is_launched_once_for_all_tables() -> None:
     )
     assert len([one for one in names if one.startswith(("Apply", "Try"))]) == 2 * len(kinds)
     assert all(names.count(one) == 1 for one in set(names)), names
-    assert len(names) == 16 + 2 * len(kinds), names
+    assert len(names) == 13 + 2 * len(kinds), names
 
 
 def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none_is_updated() -> (
@@ -193,9 +193,10 @@ def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none
         own = tables.keep(offsets), tables.keep(weights), mean
         cache, plan = tables.ours[number], tables.plans[number]
         sums.append(BagsOfTable(cache, plan, *own, tables.keep(grads)))
-    tables.verbs.sum_gradients(tables.verbs.bags_of(sums))
-    tables.verbs.find_overflow(*tables.at(0.1))
-    tables.verbs.apply(*tables.at(0.1))
+    summed = tables.verbs.bags_of(sums, [0.1] * len(sums))
+    tables.verbs.sum_gradients(summed)
+    tables.verbs.find_overflow(summed)
+    tables.verbs.apply(summed)
     told = [one.failed_key(wait=True) for one in tables.ours]
     assert [number for number, key in enumerate(told) if key is not None] == [1]
     assert [one.num_rows for one in tables.ours] == before
@@ -219,8 +220,38 @@ def test_memory_of_sums_is_used_again_by_the_same_plans_alone() -> None:
     assert plans[0].sums is plans[1].sums is kept, "memory was not used again"
     verbs.sum_gradients(verbs.bags_of(sums[:1]))
     assert plans[0].sums is not kept and plans[1].sums is kept
+    step = verbs.step_of(plans[1], 0.1)
+    step.add_step(tables.plans[2], 0.1)
     with pytest.raises(AssertionError, match="without sums"):
-        verbs.apply(tables.plans[1:3], [0.1, 0.1])
+        verbs.apply(step)
+
+
+def test_gradients_are_kept_until_all_plans_of_their_sum_are_updated() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(16)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    grads = [torch.from_numpy(bags[number][3]) for number in range(2)]
+    known = [weakref.ref(one) for one in grads]
+    sums = [
+        BagsOfTable(tables.ours[at], tables.plans[at], tables.keep(bags[at][0]), None, False, one)
+        for at, one in enumerate(grads)
+    ]
+    verbs, device = tables.verbs, tables.device
+    verbs.sum_gradients(verbs.bags_of(sums))
+    del sums, grads
+
+    def kept() -> list[bool]:
+        device.work_off(device.num_queued)
+        gc.collect()
+        return [one() is not None for one in known]
+
+    assert kept() == [True, True]
+    verbs.apply(tables.plans[:1], [0.1])
+    assert kept() == [True, True]
+    verbs.apply(tables.plans[1:2], [0.1])
+    assert kept() == [False, False]
+    with pytest.raises(AssertionError, match="without sums"):
+        verbs.apply(tables.plans[1:2], [0.1])
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")

@@ -40,8 +40,7 @@ class Two:
         queued = self.server.queued
         assert queued is not None
         with self.steps.device.counting("copy"):
-            pin = queued.pinning(of_tables)
-            return {name: pin(name, own) for name, own in of_tables.items()}
+            return dict(queued.pinning(of_tables))
 
     def state(self) -> list[Any]:
         """Pins, dirty rows and rows on their way of each table, and which keys are stored."""

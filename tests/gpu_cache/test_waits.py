@@ -133,9 +133,9 @@ def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> 
 
     seen = full.at(LOOK_UP, go_on)
     with full.steps.device.counting("copy"):
-        pin = queued.pinning({name: keys})
+        pinned = queued.pinning({name: keys})
     assert seen and left == [True], "no row has left"
-    with pin(name, keys) as rows:
+    with pinned[name] as rows:
         assert np.array_equal(rows.gather()[:-1], expected)
     assert full.holds_all()
 
@@ -143,10 +143,10 @@ def test_rows_that_leave_after_a_look_up_ahead_are_brought_again(full: Full) -> 
 def test_rows_that_are_all_here_are_pinned_as_soon_as_that_is_known(full: Full) -> None:
     name, queued, known = full.stack.name, full.server.queued, full.known[-40:]
     expected = full.server.pull(name, known).copy()
-    pin = queued.pinning({name: known})
+    pinned = queued.pinning({name: known})
     for _ in range(12):
         full.steps.step(full.steps.new_keys())
-    with pin(name, known) as rows:
+    with pinned[name] as rows:
         assert np.array_equal(rows.gather(), expected)
         assert full.stack.cache.pins == len(known)
     assert full.stack.cache.pins == 0
@@ -223,7 +223,7 @@ def test_the_256th_pin_of_a_row_is_refused_although_nothing_is_missing(full: Ful
 
 def test_pins_that_come_with_a_look_up_of_all_tables_count_towards_the_255(full: Full) -> None:
     name, queued, key = full.stack.name, full.server.queued, full.known[-1:]
-    held = [queued.pinning({name: key})(name, key) for _ in range(255)]
+    held = [queued.pinning({name: key})[name] for _ in range(255)]
     assert full.stack.cache.pins == 255
     with pytest.raises(hps.CapacityError, match="pinned 255 times already"):
         queued.pinning({name: key})

@@ -122,41 +122,46 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = view.starts[i] / static_cast<uint32_t>(cache.dim);
   }
-  const auto most_hot_runs = static_cast<size_t>(num_occurrences / (kRunLength / 2) + 1);
+  const int64_t num_rows = num_occurrences / kPlacesARow + 1;
   std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
   std::iota(positions.begin(), positions.end(), 0);
   const uint32_t* inverse = plan->batch().inverse;
   std::stable_sort(positions.begin(), positions.end(),
                    [=](int64_t left, int64_t right) { return inverse[left] < inverse[right]; });
-  std::vector<uint32_t> ids, run_ids(most_hot_runs);
+  std::vector<uint32_t> ids, arrivals(static_cast<size_t>(num_rows), 7);
   for (const int64_t position : positions) ids.push_back(inverse[position]);
   std::vector<int64_t> starts(static_cast<size_t>(num_unique) + 1);
-  std::vector<int32_t> hot_ranks(static_cast<size_t>(num_unique) + 1);
-  std::vector<float> run_sums(most_hot_runs * static_cast<size_t>(cache.dim));
+  std::vector<float> run_sums(static_cast<size_t>(num_rows * cache.dim));
   SumArgs args = {};
   args.cache = cache;
   args.batch = plan->batch();
-  args.gradients = view.values;
+  std::vector<uint32_t> terms(static_cast<size_t>(num_occurrences));
+  std::vector<float> weights(view.weights == nullptr ? 0 : terms.size());
+  args.terms = {view.values,   terms.data(),    view.weights == nullptr ? nullptr : weights.data(),
+                starts.data(), run_sums.data(), 0};
   args.weights = view.weights;
   args.bags = bags == nullptr ? nullptr : rows.data();
   args.positions = positions.data();
-  args.starts = starts.data();
-  args.hot_ranks = hot_ranks.data();
-  args.run_sums = run_sums.data();
-  args.run_ids = run_ids.data();
-  args.sums = plan->ReserveSums(cache.dim);
+  args.sorted_places = ids.data();
+  args.arrivals = arrivals.data();
+  args.num_positions = num_occurrences;
   args.bound = num_unique;
-  args.most_hot_runs = static_cast<int64_t>(most_hot_runs);
-  const FindStartArgs find = {ids.data(), starts.data(), num_occurrences};
-  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, find, i); });
-  launcher.one(num_unique, [&](auto group, int64_t i) { CountRunsOne(group, args, i); });
-  SumUp(args.hot_ranks, num_unique + 1);
-  const int64_t num_hot_runs = args.hot_ranks[num_unique];
-  launcher.rows(cache.dim, num_unique + num_hot_runs,
+  args.batch.numbers->is_wild = 1;  // nobody has looked at the gradients
+  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, args, i); });
+  launcher.rows(cache.dim, num_rows + (num_unique + kKeysAnItem - 1) / kKeysAnItem,
                 [&](auto group, int64_t i) { SumRunOne(group, args, i); });
-  launcher.any(num_hot_runs, [&](auto group, int64_t i) { SumBlockOne(group, args, i); });
-  launcher.rows(cache.dim, num_unique,
-                [&](auto group, int64_t i) { CombineRunsOne(group, args, i); });
+  float* const sums = plan->ReserveSums(cache.dim);
+  launcher.rows(cache.dim, num_unique, [&](auto group, int64_t id) {
+    const auto lanes = LanesOf(group, cache.dim);
+    const auto sum = SumOfKey(args.terms, cache.dim, id);
+    float* const row = sums + id * cache.dim;
+    lanes.each([](float& own, float value) { own = value; }, row, sum);
+    group.sync();
+    const auto square = [](float value) { return value * value; };
+    const float squares = lanes.sum(square, sum);
+    const float others = lanes.sum(square, static_cast<const float*>(row));
+    HPS_CHECK(BitsOf(squares) == BitsOf(others) || squares != squares);
+  });
   if (cache.table.has_statistics()) {
     plan->PrepareCounts(labels != nullptr);
     const CountArgs counts = {plan->batch(), labels, plan->shows(), plan->clicks()};

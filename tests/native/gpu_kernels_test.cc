@@ -177,7 +177,7 @@ void TestARefusedGradientStopsEveryUpdate() {
   gradients[4 * 4 + 2] = INFINITY;
   HPS_CHECK(lab->SumGradients(&plan, gradients.data()) == 1);
   Failure failure = {};
-  TryArgs tried[2] = {};
+  TryTermsArgs tried[2] = {};
   BatchNumbers finite = {};
   finite.culprit = kNoCulprit;
   tried[0].batch.numbers = &finite;
@@ -200,8 +200,23 @@ void TestARefusedGradientStopsEveryUpdate() {
   // Of two tables, with room for a fourth id in the first.
   const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2, 5, 6, 6};
   std::vector<int64_t> starts(8, -1);
-  const FindStartArgs find = {sorted.data(), starts.data(), 8};
-  for (int64_t i = 0; i < 8; ++i) FindStartOne(HostGroup{}, find, i);
+  uint32_t arrivals = 7, rows[8];
+  const std::vector<int64_t> positions = {1, 4, 0, 2, 3, 7, 5, 6};
+  SumArgs find[2] = {};
+  find[1].terms.first_position = 5;
+  find[1].first_place = 5;
+  for (SumArgs& one : find) {
+    one.batch.numbers = &finite;
+    one.sorted_places = sorted.data();
+    one.positions = positions.data();
+    one.arrivals = &arrivals;
+    one.terms.rows = rows + one.terms.first_position;
+    one.num_positions = 8;
+    one.terms.starts = starts.data() + one.first_place;
+  }
+  for (int64_t i = 0; i < 5; ++i) FindStartOne(HostGroup{}, find[0], i);
+  for (int64_t i = 0; i < 3; ++i) FindStartOne(HostGroup{}, find[1], i);
+  HPS_CHECK(arrivals == 0 && finite.largest == kOrdinaryBits && rows[1] == 4 && rows[5] == 2);
   HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5, -1, 5, 6, 8}));
   lab->Release(&plan);
 }
@@ -224,6 +239,72 @@ void ASlotIsPinnedAtMost255Times(Lab& lab) {
   plans.pop_back();
   for (auto& plan : plans) lab->Release(plan.get());
   HPS_CHECK(lab.num_pins() == 0);
+}
+
+// A key of 32 occurrences whose terms are `gradient` times `weight`: what its batch notes.
+BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
+  constexpr int64_t kDim = 8, kCount = 32;
+  std::vector<float> given(kCount * kDim, -gradient), weights(kCount, weight), run_sums(3 * kDim);
+  std::vector<float> divided(kCount * kDim), sorted_weights(kCount);
+  std::vector<int64_t> offsets, positions(kCount), starts = {0, kCount};
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<uint32_t> bags(kCount), places(kCount), sorted_places(kCount), inverse(kCount);
+  std::vector<uint32_t> arrivals(3);
+  for (int64_t i = 0; i <= kCount; i += divisor) offsets.push_back(i);
+  BatchNumbers numbers = {};
+  numbers.num_unique = 1;
+  SumArgs args = {};
+  args.cache.dim = kDim;
+  args.batch.num_occurrences = args.num_positions = kCount;
+  args.batch.numbers = &numbers;
+  args.batch.inverse = inverse.data();
+  args.offsets = offsets.data();
+  args.given = given.data();
+  args.divided = divisor == 1 ? nullptr : divided.data();
+  args.weights = weight == 1 ? nullptr : weights.data();
+  args.bags = bags.data();
+  args.places = places.data();
+  args.sorted_places = sorted_places.data();
+  args.positions = positions.data();
+  args.arrivals = arrivals.data();
+  args.terms = {args.divided == nullptr ? args.given : args.divided,
+                places.data(),
+                args.weights == nullptr ? nullptr : sorted_weights.data(),
+                starts.data(),
+                run_sums.data(),
+                0};
+  simt::Warp warp(4);
+  const DeviceGroup<4> group;
+  HPS_CHECK(warp.Run(kCount / divisor, [&](int64_t i) { SpreadBagOne(group, args, i); }));
+  for (int64_t i = 0; i < kCount; ++i) FindStartOne(HostGroup{}, args, i);
+  HPS_CHECK(warp.Run(4, [&](int64_t i) { SumRunOne(group, args, i); }));
+  return numbers;
+}
+
+void TestABatchIsLookedAtWhereATermIsNotOrdinary() {
+  const auto is_seen = [](float gradient, float weight, int64_t divisor, float sum) {
+    const BatchNumbers numbers = NumbersOf(gradient, weight, divisor);
+    HPS_CHECK(numbers.is_wild == 1 && numbers.largest == MagnitudeBits(sum));
+    HPS_CHECK((numbers.culprit == 0) == (numbers.largest >= kInfinityBits));
+  };
+  const auto is_not = [](float gradient, float weight, int64_t divisor) {
+    const BatchNumbers numbers = NumbersOf(gradient, weight, divisor);
+    HPS_CHECK(numbers.is_wild == 0 && numbers.largest == kOrdinaryBits);
+    HPS_CHECK(numbers.culprit == kNoCulprit);
+  };
+  const float edge = 0x1p15f, beyond = std::nextafter(edge, INFINITY), sum = 0x1p20f;
+  const float more = std::nextafter(sum, INFINITY);
+  is_not(edge, 1, 1);
+  is_seen(beyond, 1, 1, more);
+  is_not(1, edge, 1);
+  is_seen(1, -beyond, 1, more);
+  is_not(4 * edge, 1, 4);
+  is_seen(4 * beyond, 1, 4, more);
+  is_not(16 * edge, 0.25f, 4);
+  is_seen(0x1p127f, 1, 1, INFINITY);  // each term is finite
+  is_seen(INFINITY, 1, 1, INFINITY);
+  HPS_CHECK(NumbersOf(NAN, 1, 1).culprit == 0 && NumbersOf(0, INFINITY, 1).culprit == 0);
+  HPS_CHECK(NumbersOf(INFINITY, 0, 1).culprit == 0 && NumbersOf(2, NAN, 2).culprit == 0);
 }
 
 // Sums of hot keys, rows and outputs of any width and any alignment.
@@ -280,6 +361,7 @@ int main() {
   FlagsAreRankedAlikeByLanesAndTheHost<16>();
   TestSlotsPast32BitsAreFoundFilledAndUpdated();
   TestARefusedGradientStopsEveryUpdate();
+  TestABatchIsLookedAtWhereATermIsNotOrdinary();
   LabOptions options;
   OnEveryCache(options, [](auto& lab) { ASlotIsPinnedAtMost255Times(lab); });
   TestEveryWidthGivesTheSameBits();

@@ -70,6 +70,15 @@ def test_rows_that_are_dropped_let_go(server: Any) -> None:
     assert server.pins == 0
 
 
+def test_parts_of_a_batch_that_are_dropped_stay_pinned_with_it(server: Any) -> None:
+    rows = server.joint.pin(*features_of([1, 2], [3, 4]))
+    parts = rows.of_tables()
+    del parts
+    gc.collect()
+    assert server.pins == 4 and not rows.is_released
+    rows.release()
+
+
 @pytest.mark.parametrize("full", TABLES)
 def test_a_pin_that_one_table_refuses_holds_no_row_of_any(server: Any, full: str) -> None:
     many, few = list(range(5000)), [1] * 5000

@@ -315,12 +315,16 @@ def test_auto_keeps_the_depth_that_measures_faster(
     assert trial.seconds[2] == pytest.approx([at_2, at_2])
 
 
-@pytest.mark.parametrize("start", [0, 2])
-def test_auto_begins_at_the_depth_that_is_said(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+@pytest.mark.parametrize(("start", "batches"), [(0, 127), (2, 15)])
+def test_auto_begins_at_the_depth_that_is_said_and_tries_later_where_cores_are_busy(
+    monkeypatch: pytest.MonkeyPatch, start: int, batches: int
+) -> None:
     clock, chooser = _Clock(), DepthChooser("auto", start=start)
     monkeypatch.setattr(depth_module, "time", clock)
-    choose(clock, chooser, 15, {0: 1.0, 2: 1.0})
-    assert chooser.depth == start and not chooser.trials
+    choose(clock, chooser, batches, {0: 1.0, 2: 1.0})
+    assert chooser.depth == start and not chooser.trials and not chooser.is_span_over
+    assert chooser.batch_done()
+    chooser.next_span()
     choose(clock, chooser, 100, {0: 1.0, 2: 0.5})
     assert chooser.depth == 2 and len(chooser.trials) == 1
 
@@ -366,7 +370,10 @@ def test_a_run_that_ends_in_the_middle_of_a_trial_does_not_advise_depth_2(
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_auto_trains_the_same_bits(tmp_path: Path, accumulate: int) -> None:
+def test_auto_trains_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, accumulate: int
+) -> None:
+    monkeypatch.setattr(depth_module, "_FIRST_TRIAL_IN_TURN", 16)
     log = write_criteo(tmp_path / "log.txt", 2000, num_keys=3000)
 
     def run(depth: int | str, **options: Any) -> dict[str, Any]:

@@ -222,6 +222,30 @@ def test_files_that_no_process_would_begin_with_go(remote: str, tmp_path: Path) 
             assert len(list(cache.glob(names))) == 2
 
 
+def test_a_kept_file_that_cannot_be_removed_keeps_no_store_open(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    cache = tmp_path / "cache"
+    with a_server(tmp_path / "store") as server:
+        push(server, spread(500), 1.0)
+        server.publish(remote)
+        rows = opened(remote, cache, "16MiB")
+        push(server, spread(20), 1.0)
+        server.publish(remote, kind="base")
+    place = open_destination(remote)
+    version = chain_of(place)[-1]
+    with rows.changes(place, version) as changes:
+        rows.apply(version, changes)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        rows.close()
+    with pytest.raises(hps.StoreError, match="is closed"):
+        rows.server.pull("ads", spread(1))
+
+
 def test_rows_that_find_no_memory_make_a_copy_of_checkpoints(
     remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,15 @@ Above it: pytest. Below it: hps/publish, PublishedRows.
 """
 
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hps
+from hps.errors import StoreError
 from hps.publish import publisher as publisher_module
 from hps.publish.destination import Destination, TakenError, open_destination
 from hps.publish.publisher import Publisher, remove_old
@@ -61,9 +64,9 @@ def test_a_compaction_beside_a_publisher_takes_its_checkpoint_from_it_no_more(
     with a_server(tmp_path / "store", keep_last=1) as server:
 
         class Beside(StoreOrigin):
-            def pin(self, checkpoint: Source, name: str) -> None:
+            def pin(self, checkpoint: Source, name: str, *given: Any) -> None:
                 server.compact()
-                super().pin(checkpoint, name)
+                super().pin(checkpoint, name, *given)
 
         with Publisher(Beside(tmp_path / "store"), place) as publisher:
             for number in (1, 2):
@@ -77,6 +80,34 @@ def test_a_compaction_beside_a_publisher_takes_its_checkpoint_from_it_no_more(
                 assert publisher.pin in server.checkpoints()[-1]["names"]
                 assert served(place, tmp_path / f"{number}") == rows_of(server)
             assert made["why_base"] is None
+
+
+def test_no_version_is_visible_whose_checkpoint_has_no_name_yet(tmp_path: Path) -> None:
+    """The name is given beside the writing; the version waits for it, or is not made."""
+    place = tmp_path / "pub"
+
+    class Slow(StoreOrigin):
+        has_failed = False
+
+        def pin(self, checkpoint: Source, name: str, *given: Any) -> None:
+            for safe in given:
+                safe()
+            time.sleep(0.3)
+            assert not list(place.glob("version-*"))
+            if not self.has_failed:
+                self.has_failed = True
+                raise StoreError(28, "no space for a name")
+            super().pin(checkpoint, name, *given)
+
+    with a_server(tmp_path / "store") as server:
+        push(server, keys_of(5), 1.0)
+        server.checkpoint()
+        with Publisher(Slow(tmp_path / "store"), place) as publisher:
+            with pytest.raises(StoreError, match="no space for a name"):
+                publisher.publish()
+            assert not list(place.glob("version-*")) and not list((place / "data").iterdir())
+            assert publisher.publish()["version"] == 1
+            assert publisher.pin in server.checkpoints()[-1]["names"]
 
 
 def test_what_is_published_already_is_not_published_again(tmp_path: Path) -> None:

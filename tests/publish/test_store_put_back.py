@@ -5,22 +5,23 @@ Above it: pytest. Below it: hps/publish/publisher.py.
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import hps
-from hps.errors import MismatchError
+from hps.errors import MismatchError, StoreError
+from hps.publish.destination import open_destination
 from hps.publish.publisher import Publisher
 from hps.publish.source import Source
 from hps.publish.store_origin import StoreOrigin
+from hps.publish.version import listed_versions
 from tests.publish.publish_lab import a_server, push, rows_of, served
 
 MANY = np.arange(5000, dtype=np.uint64)
 
 
-def test_nothing_follows_a_checkpoint_that_the_store_does_not_hold_any_more(
+def test_a_store_that_was_put_back_is_published_once_publishing_starts_again(
     tmp_path: Path,
 ) -> None:
     """Its numbers of segments are used again, so that what they hold would seem the same."""
@@ -40,41 +41,44 @@ def test_nothing_follows_a_checkpoint_that_the_store_does_not_hold_any_more(
         with a_server(store) as server:
             push(server, MANY[200:300], 3.0)
             server.checkpoint()
-            made = publisher.publish()
+            for _ in range(2):
+                with pytest.raises(StoreError, match="another folder has taken this path"):
+                    publisher.publish()
+            assert listed_versions(open_destination(place)) == [1, 2]
+            with Publisher(StoreOrigin(store), place) as again:
+                made = again.publish()
             assert served(place, tmp_path / "cache") == rows_of(server)
         assert made["kind"] == "base" and "is gone" in made["why_base"]
 
 
-def test_nothing_is_taken_over_from_a_store_whose_path_a_clone_has_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_clone_that_has_taken_the_path_of_a_store_is_refused_until_publishing_starts_again(
+    tmp_path: Path,
 ) -> None:
-    """Its checkpoints are of the same times and lineage, its files others under the same names."""
+    """Its checkpoints are of the same times and lineage, its files others under the same names; and
+    the store may still be trained, elsewhere."""
     place, store, clone = tmp_path / "pub", tmp_path / "store", tmp_path / "clone"
+    elsewhere = tmp_path / "elsewhere"
     with a_server(store) as server:
         push(server, MANY, 1.0)
         server.checkpoint()
     hps.ssd_store.clone(store, clone)
     with Publisher(StoreOrigin(store), place) as publisher:
         publisher.publish()
-        opened = publisher._before
-        assert opened is not None
-        found: list[Source | None] = []
-        find = StoreOrigin.find
-
-        def noting(*given: Any) -> Source | None:
-            found.append(find(*given))
-            return found[-1]
-
-        monkeypatch.setattr(StoreOrigin, "find", noting)
-        store.rename(tmp_path / "elsewhere")
+        store.rename(elsewhere)
         clone.rename(store)
-        with a_server(store) as server:
-            push(server, MANY[200:300], 3.0)
-            server.checkpoint()
-            made = publisher.publish()
-            assert served(place, tmp_path / "cache") == rows_of(server)
-        assert made["kind"] == "delta" and made["changed"] == 100
-        assert found and found[0] is not None and found[0] is not opened  # but opened anew
+        with pytest.raises(StoreError, match=f"{store}: another folder.*start again"):
+            publisher.publish()
+        store.rename(clone)
+        elsewhere.rename(store)
+        assert publisher.publish()["kind"] is None  # it is back: publishing goes on
+    store.rename(elsewhere)
+    clone.rename(store)
+    with a_server(store) as server, Publisher(StoreOrigin(store), place) as again:
+        push(server, MANY[200:300], 3.0)
+        server.checkpoint()
+        made = again.publish()
+        assert served(place, tmp_path / "cache") == rows_of(server)
+    assert made["kind"] == "delta" and made["changed"] == 100
 
 
 def test_a_server_publishes_nothing_of_a_clone_that_has_taken_its_path(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ Above it: pytest. Below it: table_files.py, row_files.py.
 """
 
 import errno
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
-from hps.publish.destination import Destination
+from hps.publish.destination import Destination, open_destination
 from hps.publish.table_files import VersionFolder, _Files
 
 ROW_BYTES, NUM_ROWS = 8, 40
@@ -75,3 +78,27 @@ def test_a_file_that_finds_no_space_is_given_up_at_once() -> None:
         room += 100
     assert names == ["data/00000001-00000000/rows-ads-0.arrow"] and place.errors == [None]
     assert num_failed > 5  # at its head, in its pieces, at its end
+
+
+def test_a_large_piece_that_the_thread_cannot_write_gives_the_file_up() -> None:
+    """The caller has gone on by then: it is told where it leaves the file, at the latest."""
+    place = Full(3 << 20)
+    folder = VersionFolder(cast(Destination, place), "data/00000001-00000000")
+    piece = bytes(1 << 20)
+    with pytest.raises(OSError, match="no space"), folder.writing("rows-ads-0.arrow") as file:
+        for _ in range(4):
+            file.write(piece)
+    assert len(place.errors) == 1 and isinstance(place.errors[0], OSError)
+
+
+def test_large_and_small_pieces_are_written_in_their_order(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    pieces = [random.bytes(size) for size in (3, 1 << 20, 5, 1 << 17, 0, 1 << 21, 1, 1 << 16, 9)]
+    folder = VersionFolder(open_destination(tmp_path), "data/00000001-00000000")
+    with folder.writing("rows-ads-0.arrow") as file:
+        for piece in pieces:
+            file.write(piece)
+    whole = b"".join(pieces)
+    stored = file.stored()
+    assert (tmp_path / stored.name).read_bytes() == whole
+    assert (stored.bytes, stored.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())

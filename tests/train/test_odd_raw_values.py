@@ -317,6 +317,36 @@ def test_ids_that_begin_with_zero_are_text_and_to_be_given_as_text(
                     model.predict({**good, "zip": values})
 
 
+def test_whole_numbers_that_end_in_point_zero_are_told_and_to_be_given_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So pandas writes ids beside missing ones; 785.0 and 785 are two texts, and so two keys."""
+    log = tmp_path / "log.csv"
+    ids = ["" if row % 7 == 0 else f"{row}.0" for row in range(90)]
+    rows = [f"{row % 2},{one},{row % 9}\n" for row, one in enumerate(ids)]
+    log.write_text("".join(["label,user,age\n", *rows]))
+    words = ["train", str(log), "--dim", "2", "--hidden", "4", "--batch-size", "30"]
+    words += ["--dram", "8MiB", "--store"]
+    # Of a column that nobody describes a number is made; so much is told.
+    assert main([*words, str(tmp_path / "number")]) == 0
+    said = capsys.readouterr().err
+    assert "warning: column 'user' is read as a number, and all its first values are whole" in said
+    assert main([*words, str(tmp_path / "named"), "--dense-columns", "user"]) == 0
+    assert "'user' is read as a number" not in capsys.readouterr().err
+    features = tmp_path / "features.toml"
+    features.write_text('columns.user.kind = "categorical"\n')
+    assert main([*words, str(tmp_path / "store"), "--features", str(features)]) == 0
+    said = capsys.readouterr().err
+    assert "warning: feature 'user' has whole numbers that end in .0, and 785.0 is another" in said
+    assert "text, as some whole numbers end in .0): user" in said
+    with hps.Model.load(tmp_path / "store", dram="8MiB") as model:
+        for many in (1, 90):
+            model.predict({"user": ["8.0"] * many, "age": [3] * many})
+            for value in (8, 8.0):
+                with pytest.raises(hps.ConfigError, match=r"'user' is of type .* end in \.0"):
+                    model.predict({"user": [value] * many, "age": [3] * many})
+
+
 @pytest.mark.parametrize("many", [1, 90])
 def test_a_list_of_a_csv_model_is_the_one_value_in_it(text_logs: dict[str, Any], many: int) -> None:
     """An empty text has no key there, also within a list; several values are no row of csv."""

@@ -82,6 +82,21 @@ def test_a_stopped_run_goes_on_with_the_bits_of_one_never_stopped(
         assert [entry["tag"] for entry in server.checkpoints()] == [None, None, "final"]
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_limited_run_goes_on_with_the_bits_of_one_without_a_limit(
+    tmp_path: Path, log: Path, accumulate: int
+) -> None:
+    """A limit within a step lets the run finish the step."""
+    changes: dict[str, Any] = {"checkpoint_every": 0, "depth": 2, "dram": "4MiB"}
+    changes["accumulate"] = accumulate
+    whole = run(options(log, tmp_path / "whole", **changes))
+    limited = run(options(log, tmp_path / "store", limit=400, **changes))
+    batches = -(-7 // accumulate) * accumulate  # the seventh of 64 has the 400th example
+    assert limited["total_batches"] == batches
+    rest = run(options(log, tmp_path / "store", resume=True, **changes))
+    assert same_bits(rest) == same_bits(whole)
+
+
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_run_that_waits_for_its_source_is_stopped(
     tmp_path: Path, log: Path, depth: int, monkeypatch: pytest.MonkeyPatch

@@ -376,6 +376,24 @@ def test_an_evaluation_counts_all_examples_alike(tmp_path: Path) -> None:
             assert again[name] == found[name], name
 
 
+def test_commands_say_which_figures_are_weighted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, store = str(write(tmp_path / "log.parquet", columns())), str(tmp_path / "s")
+    sizes = ["--dim", "2", "--hidden", "4", "--dram", "8MiB"]
+    assert main(["train", log, "--store", store, "--weight", "w", "--test", log, *sizes]) == 0
+    said = "train, run and model logloss are weighted by 'w'; in figures of --test and --valid"
+    assert said in capsys.readouterr().out
+    assert main(["evaluate", log, "--store", store]) == 0
+    assert "examples count alike in these figures; the training weighs them by 'w'" in (
+        capsys.readouterr().out
+    )
+    plain = str(tmp_path / "plain")
+    assert main(["train", log, "--store", plain, "--ignore", "w", *sizes]) == 0
+    assert main(["evaluate", log, "--store", plain]) == 0
+    assert "alike" not in capsys.readouterr().out
+
+
 def test_the_list_of_models_has_the_weighted_logloss(tmp_path: Path) -> None:
     log = write(tmp_path / "log", columns())
     figures = run(log, tmp_path / "s", weight="w", format="parquet")

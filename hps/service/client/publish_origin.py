@@ -79,6 +79,11 @@ class ServiceCheckpoint:
         found = self.load_model()
         return None if found is None else dict(found)
 
+    @property
+    def keeps_files(self) -> bool:
+        """As Published: shards open it when they write."""
+        return False
+
     def keeps_model(self, before: Self) -> bool:
         """As Published: of the older one the model was let go."""
         return False
@@ -209,7 +214,9 @@ class ServiceOrigin:
             return known
         return None if whole is None else ServiceCheckpoint(whole)
 
-    def pin(self, checkpoint: ServiceCheckpoint, name: str) -> None:
+    def pin(
+        self, checkpoint: ServiceCheckpoint, name: str, safe: Callable[[], object] = lambda: None
+    ) -> None:
         """As Origin: by a promoted name, which keeps the parts on all shards."""
         whole = self._kept(checkpoint.created)
         if whole is None:

@@ -1,0 +1,252 @@
+"""An interrupt at every single line of a device's verbs: no pin stays, and rows keep their numbers.
+
+Above it: pytest. Below it: device_batch.py over the stand-in device. What the host notes of queued
+work has to be noted with the queueing, in one native call: else the device pins, or gives back,
+what the host knows nothing of.
+"""
+
+import gc
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hps
+from hps.contracts.table_verbs import RowsOfTable
+from hps.gpu_cache import ring
+from hps.gpu_cache.device_cache import DeviceCache
+from hps.gpu_cache.failures import Failures
+from tests.gpu_cache.cache_pair import cache_options, capacity_of
+from tests.gpu_cache.host_device import HostDevice
+
+# An interrupt in a __del__ is told of, no more.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+PACKAGE = str(Path(hps.__file__).parent / "gpu_cache")
+DRIVER = str(Path(__file__).with_name("called_driver.py"))
+DIM, COUNT = 4, 40
+Keys = NDArray[np.uint64]
+
+
+class Strike:
+    """A tracer that interrupts before the number-th line of a device's verbs, once."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.place = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        # Nothing strikes inside a native call, as which the stand-in's driver counts, nor between
+        # the last step of a `with` block and its end, which Python tells as that line, too.
+        if event == "line" and not _is_called_by_driver(frame) and not _is_with(frame):
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._line
+
+
+def _is_called_by_driver(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == DRIVER:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_with(frame: FrameType) -> bool:
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return line.lstrip().startswith("with ")
+
+
+def struck_at(number: int, call: Callable[[], object]) -> str:
+    """Where the interrupt struck; empty if the call has not so many lines."""
+    strike, before = Strike(number), sys.gettrace()
+    sys.settrace(strike)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return strike.place
+    finally:
+        sys.settrace(before)
+    return ""
+
+
+class Full:
+    """A table of two buckets whose rows all differ from what lies below, and that below."""
+
+    def __init__(self) -> None:
+        self.device, optimizer = HostDevice(), hps.SGD()
+        options = cache_options(optimizer, DIM, capacity_of(optimizer, DIM, 2))
+        self.cache: Any = DeviceCache(self.device, Failures(self.device), options)
+        self.batch = self.cache.together
+        self.below: dict[int, NDArray[np.uint8]] = {}
+        self.keys: Keys = np.arange(3 * self.cache.capacity_rows, dtype=np.uint64)
+        self.plan = self.cache.make_plan(self.keys[:0], None)
+        for first in range(0, len(self.keys), COUNT):
+            part = self.keys[first : first + COUNT]
+            self.pin(part, self.plan)
+            self.cache.assign(self.plan, self.rows(part), None, 0.1)
+            self.batch.release([self.plan])
+
+    def rows(self, keys: Keys) -> Any:
+        """What each row's weights are, from the first to the last."""
+        return np.repeat(keys.astype(np.float32)[:, None] + 1, DIM, axis=1)
+
+    def pin(self, keys: Keys, plan: Any) -> None:
+        """As a server has it done."""
+        self.batch.look_up([plan], [keys], [None], [True])
+        if self.batch.pin_found([plan]):
+            return
+        assert self.batch.begin_reserve([plan])
+        assert self.batch.end_reserve([plan]) == [True]
+        self.fill(plan)
+
+    def fill(self, plan: Any) -> None:
+        """The victims go down, then the missing rows come."""
+        for image in self.cache.victims(plan):
+            self.below[int(image[:8].view(np.uint64)[0])] = image.copy()
+        missing = self.cache.missing_keys(plan)
+        rows = np.zeros((len(missing), self.cache.row_bytes), np.uint8)
+        found = np.zeros(len(missing), np.uint8)
+        for at, key in enumerate(missing.tolist()):
+            if key in self.below:
+                rows[at], found[at] = self.below[key], 1
+        self.batch.fill([RowsOfTable(self.cache, plan, rows, found, 0.1)])
+
+    def check(self, keys: Keys, plan: Any, place: str) -> None:
+        """Nothing is pinned, and keys are read as they were."""
+        assert (self.cache.pins, self.cache.num_held) == (0, 0), place
+        assert self.cache.stats()["pending"] == 0, place
+        self.pin(keys, plan)
+        out = np.zeros((len(keys), DIM), np.float32)
+        self.cache.gather(plan, out)
+        self.batch.release([plan])
+        assert np.array_equal(out, self.rows(keys)), place
+
+
+CASES = ("rows that are here", "rows that are missing", "rows that are partly missing")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_at_any_line_of_a_batch_leaves_no_pin_and_every_row(case: str) -> None:
+    full, generator = Full(), np.random.default_rng(1)
+    plan, places = full.plan, set()
+
+    def step(keys: Keys) -> None:
+        full.pin(keys, plan)
+        full.batch.release([plan])
+
+    for number in range(1, 2000):
+        stored = full.cache.contains(full.keys) != 0
+        here, away = full.keys[stored], full.keys[~stored]
+        generator.shuffle(here)
+        generator.shuffle(away)
+        num_here = {"rows that are here": COUNT, "rows that are missing": 0}.get(case, COUNT // 2)
+        keys = np.concatenate([here[:num_here], away[: COUNT - num_here]])
+        place = struck_at(number, lambda keys=keys: step(keys))
+        full.batch.abandon([plan])
+        full.check(keys, plan, f"{case}: {place}")
+        if not place:
+            break
+        places.add(place)
+    assert len(places) > 30, places
+
+
+@pytest.mark.parametrize("verb", ["abandon", "cancel", "release"])
+def test_what_gives_slots_back_may_be_repeated_after_an_interrupt_at_any_line(verb: str) -> None:
+    full, generator = Full(), np.random.default_rng(2)
+    plan, places = full.plan, set()
+    for number in range(1, 500):
+        keys = generator.choice(full.keys, COUNT, replace=False)
+        full.batch.look_up([plan], [keys], [None], [False])
+        assert full.batch.begin_reserve([plan])
+        if verb != "abandon":
+            assert full.batch.end_reserve([plan]) == [True]
+        if verb == "release":
+            full.fill(plan)
+        give_back = full.batch.release if verb == "release" else full.batch.abandon
+        place = struck_at(number, lambda give_back=give_back: give_back([plan]))
+        full.batch.abandon([plan])
+        full.check(keys, plan, f"{verb}: {place}")
+        if not place:
+            break
+        places.add(place)
+    assert len(places) > 3, places
+
+
+def test_a_plan_whose_growth_was_interrupted_knows_its_arrays() -> None:
+    full, places = Full(), set()
+    for number in range(1, 500):
+        plan = full.cache.make_plan(full.keys[:3], None)
+        place = struck_at(number, lambda plan=plan: full.cache.make_plan(full.keys[:100], plan))
+        full.batch.abandon([plan])
+        full.cache.make_plan(full.keys[1:4], plan)
+        assert plan.unique_keys.tolist() == [1, 2, 3], place
+        if not place:
+            break
+        places.add(place)
+    assert any("grow" in place for place in places), places
+
+
+def test_memory_that_kernels_write_to_is_kept_where_an_interrupt_follows_their_launch() -> None:
+    for number in range(1, 500):
+        full = Full()
+        keys = full.keys[:COUNT]
+        plan = full.cache.make_plan(keys, None)
+        full.cache.find(plan, 0, -1)
+        assert plan.num_missing
+        place = struck_at(number, lambda plan=plan, full=full: full.batch.begin_reserve([plan]))
+        is_queued = any(name == "CommitEntry" for name, _ in full.device.launches[-1:])
+        del plan
+        gc.collect()
+        if is_queued:
+            assert full.device.num_done == full.device.num_queued, place
+        if not place:
+            break
+
+
+class CopyingDevice(HostDevice):
+    """Notes from where what kernels are given is copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[int] = []
+
+    def _copied(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        self.sources.append(source)
+        super()._copied(target, source, num_bytes, stream)
+
+
+def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event that says when its use is over has been recorded by then."""
+    device = CopyingDevice()
+    options = cache_options(hps.SGD(), DIM, 40_000)
+    cache = DeviceCache(device, Failures(device), options)
+    many = np.arange(20_000, dtype=np.uint64)  # more than half a chunk
+    plan = cache.make_plan(many, None)
+    start = device.sources[0]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        # On the way back to the native core.
+        patched.setattr(ring._Chunk, "place", property(interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            cache.make_plan(many, plan)
+    device.sources.clear()
+    cache.make_plan(many[:3], plan)
+    assert plan.unique_keys.tolist() == [0, 1, 2]
+    assert device.sources and not any(start <= one < start + 2**18 for one in device.sources)
