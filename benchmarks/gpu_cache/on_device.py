@@ -227,13 +227,12 @@ def inserts(table: Table, subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 def updates(table: Table, subject: Subject) -> Iterator[dict[str, Any]]:
-    """Row-wise Adagrad of pinned rows: the optimizer alone, and with the sum of gradients."""
+    """Row-wise Adagrad of pinned rows: the update, which sums keys of one run, and a whole push."""
     cache, dim = subject.cache, subject.dim
     plan = subject.find(subject.keys)
     assert cache.reserve(plan)
     nothing = np.empty((0, cache.row_bytes), np.uint8)
     cache.fill(plan, nothing, np.empty(0, np.uint8), LR, False)
-    cache.sum_gradients(plan, subject.grads)
     unique = plan.num_unique
     row = pieces(HEADER_BYTES + 4 * dim)
 
@@ -246,6 +245,7 @@ def updates(table: Table, subject: Subject) -> Iterator[dict[str, Any]]:
         lambda: cache.apply(plan, LR),
         Bytes(streamed=8 + 4 * dim, random=2 * row + 64),
         plain=("torch.index_add_ (no optimizer)", add),
+        prepare=lambda: cache.sum_gradients(plan, subject.grads),
         count=unique,
     )
     yield from table.rows(

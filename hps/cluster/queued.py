@@ -4,7 +4,7 @@ Above it: parameter_server.py, the pipeline's stages. Below it: the same of the 
 rows.py. The keys are those that the ranks sent to this one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from hps.cluster.exchange.cluster_rows import ClusterRows
@@ -27,22 +27,17 @@ class QueuedRanks:
         self._local = local
         self._rows = rows
 
-    def warming(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], Pins]:
+    def warming(self, keys: Mapping[str, AnyArray]) -> Mapping[str, Pins]:
         """As QueuedServer has it."""
-        received = {table: own.received for table, own in _exchanged(keys).items()}
-        warm = self._local.warming(received)
-        return lambda table, _: warm(table, received[table])
+        return self._local.warming({table: own.received for table, own in _exchanged(keys).items()})
 
-    def pinning(self, keys: Mapping[str, AnyArray]) -> Callable[[str, AnyArray], PinnedRows]:
+    def pinning(self, keys: Mapping[str, AnyArray]) -> Mapping[str, PinnedRows]:
         """As QueuedServer has it."""
         exchanged = _exchanged(keys)
-        pin = self._local.pinning({table: own.at_rows for table, own in exchanged.items()})
-
-        def pinned(table: str, _: AnyArray) -> ClusterRows:
-            own = exchanged[table]
-            return self._rows.rows_of(table, own, pin(table, own.at_rows))
-
-        return pinned
+        pinned = self._local.pinning({table: own.at_rows for table, own in exchanged.items()})
+        return {
+            table: self._rows.rows_of(table, exchanged[table], one) for table, one in pinned.items()
+        }
 
     def release(self, rows: Sequence[PinnedRows]) -> None:
         """As QueuedServer has it."""

@@ -309,8 +309,8 @@ class Peers:
         ordinary: float,
         limit: float,
     ) -> list[tuple[int, float]]:
-        """Takes the sums, divides them by the number of ranks, adds what was kept of their keys, and looks at
-        them. Waits, once.
+        """Takes the sums, divides them by the number of ranks, adds what was kept of their keys,
+        and looks at them. Waits, once.
 
         Args:
             ordinary: magnitudes up to it are of no interest.

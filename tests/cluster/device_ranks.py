@@ -6,7 +6,7 @@ those of a GPU: in the order of the work on them. What is queued before it is do
 GPU goes on by itself; that is no wait of the host.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 import hps
-from benchmarks.gpu_cache.null_device import ResidentCache
 from hps.cluster.world.local_world import LocalWorld
 from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
@@ -24,6 +23,7 @@ from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
+from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import ParameterServer
@@ -100,7 +100,7 @@ def device_server(
 
         def caches(config: hps.Config) -> dict[str, AnyRowCache]:
             return make_gpu_caches(
-                config, lambda options: cast("Any", ResidentCache(device, failures, options))
+                config, lambda options: cast("Any", DeviceCache(device, failures, options))
             )
 
         tiers = Tiers(open_store=TwinDisk().open, make_gpu_caches=caches)
@@ -153,16 +153,24 @@ class DeviceRank:
             return _of(self.device, "counting", stage)
 
         keys = {name: torch.from_numpy(of.keys.view(np.int64)) for name, of in batch.items()}
-        held = {}
+        held: Mapping[str, Any] = {}
         with counting("network"):
             exchanged = server.ranks.exchange(server.ranks.divide(keys))
         queued = server.queued
+        if queued is not None:  # as on a device, to which they are copied
+            for own in exchanged.values():
+                own.there = torch.from_numpy(own.received.view(np.int64))
         with counting("fetch"):
-            warm = server.warm if queued is None else queued.warming(exchanged)
-            waiting = [warm(name, of) for name, of in exchanged.items()]
+            waiting: Sequence[Any]
+            if queued is None:
+                waiting = [server.warm(name, of) for name, of in exchanged.items()]
+            else:
+                waiting = list(queued.warming(exchanged).values())
         with counting("copy"):
-            pin = server.pin if queued is None else queued.pinning(exchanged)
-            held = {name: pin(name, of) for name, of in exchanged.items()}
+            if queued is None:
+                held = {name: server.pin(name, of) for name, of in exchanged.items()}
+            else:
+                held = queued.pinning(exchanged)
             for pins in waiting:
                 pins.release()
         outs = {name: torch.empty(_shape(of, self._dims[name])) for name, of in batch.items()}

@@ -246,12 +246,12 @@ def test_gradients_are_kept_until_all_plans_of_their_sum_are_updated() -> None:
         return [one() is not None for one in known]
 
     assert kept() == [True, True]
-    verbs.apply(tables.plans[:1], [0.1])
+    verbs.apply(verbs.step_of(tables.plans[0], 0.1))
     assert kept() == [True, True]
-    verbs.apply(tables.plans[1:2], [0.1])
+    verbs.apply(verbs.step_of(tables.plans[1], 0.1))
     assert kept() == [False, False]
     with pytest.raises(AssertionError, match="without sums"):
-        verbs.apply(tables.plans[1:2], [0.1])
+        verbs.apply(verbs.step_of(tables.plans[1], 0.1))
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")

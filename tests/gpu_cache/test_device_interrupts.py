@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 import hps
+from hps import _C
 from hps.contracts.table_verbs import RowsOfTable
 from hps.gpu_cache import ring
 from hps.gpu_cache.device_cache import DeviceCache
@@ -102,9 +103,14 @@ class Full:
         """What each row's weights are, from the first to the last."""
         return np.repeat(keys.astype(np.float32)[:, None] + 1, DIM, axis=1)
 
+    def needed(self, keys: Keys) -> _C.DeviceKeys:
+        found = self.batch.keys_of([keys])
+        assert found is not None
+        return found
+
     def pin(self, keys: Keys, plan: Any) -> None:
         """As a server has it done."""
-        self.batch.look_up([plan], [keys], [None], [True])
+        self.batch.look_up([plan], self.needed(keys), [True])
         if self.batch.pin_found([plan]):
             return
         assert self.batch.begin_reserve([plan])
@@ -168,7 +174,7 @@ def test_what_gives_slots_back_may_be_repeated_after_an_interrupt_at_any_line(ve
     plan, places = full.plan, set()
     for number in range(1, 500):
         keys = generator.choice(full.keys, COUNT, replace=False)
-        full.batch.look_up([plan], [keys], [None], [False])
+        full.batch.look_up([plan], full.needed(keys), [False])
         assert full.batch.begin_reserve([plan])
         if verb != "abandon":
             assert full.batch.end_reserve([plan]) == [True]
