@@ -163,7 +163,7 @@ README: dict[str, list[float]] = {
         for clients in (1, 8)
     ],
     "from a push to the first score by it, 10,000 rows changed a second, 5 M rows, p50 / p99:"
-    " 0.08 / 0.18 s": [figure for p in P for figure in publishing(PAST_PUSH + p, R)],
+    " 0.07 / 0.17 s": [figure for p in P for figure in publishing(PAST_PUSH + p, R)],
     "model quality: 36 pairs of model and public log, 10 seeds; defaults on 14 logs": [
         *ends("quality"),
         *ends("defaults"),
