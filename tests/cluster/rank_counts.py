@@ -10,7 +10,6 @@ import json
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ import hps
 from hps.cluster.world.local_world import LocalWorld
 from tests.cluster.device_ranks import device_server, random_batch
 from tests.cluster.ranks import run_ranks, successes
-from tests.gpu_cache.counted_device import KINDS
-from tests.gpu_cache.step_counts import Counts, as_text
+from tests.gpu_cache.step_counts import Counts, as_text, counts_of
 
 RECORD = Path(__file__).with_name("rank_counts.json")
 RENEW = "renew it with: python -m tests.cluster.rank_counts"
@@ -51,27 +49,13 @@ def count_step(num_tables: int, case: str) -> Counts:
             rank.step(batch)  # rows and buffers are made at first
             device.verbs, device.kernels, device.waits = {}, Counter(), Counter()
             rank.step(batch)
-            counts = _counts_of(device)
+            counts = counts_of(device)
             rank.server.ranks.pipeline_closed(rank)
             return counts
 
     with tempfile.TemporaryDirectory() as place:
         first: Counts = successes(run_ranks(2, body))[0]
     return first
-
-
-def _counts_of(device: Any) -> Counts:
-    return {
-        "verbs": {
-            f"{stage}: {verb}": {kind: counts[kind] for kind in KINDS if counts[kind]}
-            for (stage, verb), counts in device.verbs.items()
-        },
-        "kernels": dict(sorted(device.kernels.items())),
-        "waits": {
-            f"{wait.stage}: {wait.place} [{', '.join(wait.holds)}]": count
-            for wait, count in device.waits.items()
-        },
-    }
 
 
 def waits_by_stage(counts: Counts) -> dict[str, int]:

@@ -143,17 +143,22 @@ class CountedSteps:
         device.work_off(device.num_queued)  # what was asked for before is no wait of this step's
         device.verbs, device.kernels, device.waits = {}, Counter(), Counter()
         self.step(keys)
-        return {
-            "verbs": {
-                f"{stage}: {verb}": {kind: counts[kind] for kind in KINDS if counts[kind]}
-                for (stage, verb), counts in device.verbs.items()
-            },
-            "kernels": dict(sorted(device.kernels.items())),
-            "waits": {
-                f"{wait.stage}: {wait.place} [{', '.join(wait.holds)}]": count
-                for wait, count in device.waits.items()
-            },
-        }
+        return counts_of(device)
+
+
+def counts_of(device: CountedDevice) -> Counts:
+    """What was asked of a device since its counts were emptied."""
+    return {
+        "verbs": {
+            f"{stage}: {verb}": {kind: counts[kind] for kind in KINDS if counts[kind]}
+            for (stage, verb), counts in device.verbs.items()
+        },
+        "kernels": dict(sorted(device.kernels.items())),
+        "waits": {
+            f"{wait.stage}: {wait.place} [{', '.join(wait.holds)}]": count
+            for wait, count in device.waits.items()
+        },
+    }
 
 
 def count_steps(num_tables: int) -> dict[str, Counts]:
