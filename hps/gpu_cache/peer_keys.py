@@ -133,7 +133,7 @@ class PeerKeys:
         self.num_occurrences = len(keys)
         self.num_unique = self._starts[-1]
         self.unique_keys = self._told.keys(number, self.num_unique)
-        self.sums: torch.Tensor | None = None  # of gradients, float32 [num_unique, dim] by id
+        self.sums: torch.Tensor | None = None  # of gradients, float32 [num_unique * dim] by id
         self.dim = int(plan.table.dim)  # type: ignore[attr-defined]
         self._known: list[tuple[object, int | None]] = [(keys, _version_of(keys))]
         numbers = np.zeros(1, plan._device.args.dtype("BatchNumbers"))

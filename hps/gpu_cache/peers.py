@@ -293,13 +293,15 @@ class Peers:
         """Readies sums of occurrences, or of bags, by key, as the caches' own; `judge` takes
         them."""
         bags = self._batch.new_bags()
-        for one, pooling, own in zip(keys, poolings, grads, strict=True):
+        sizes = [one.num_unique * one.dim for one in keys]
+        sums = torch.split(self.new_rows(sum(sizes), 1).view(-1), sizes)
+        for one, pooling, own, part in zip(keys, poolings, grads, sums, strict=True):
             offsets, weights, mean = None, None, False
             if pooling is not None:
                 offsets, weights = pooling.tensors()
                 mean = pooling.is_mean
             bags.add(one.plan, offsets, weights, mean, own, 0.0)
-            one.sums = self.new_rows(one.num_unique, one.dim)
+            one.sums = part
         self._batch.sum_gradients(bags)
 
     def judge(
