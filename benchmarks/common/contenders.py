@@ -25,6 +25,29 @@ class Contender(Protocol):
         """Asserts what the figure rests on, after the run."""
 
 
+class FusedContender:
+    """A peer whose backward updates its tables, so that forward and backward are its step.
+
+    Args:
+        forward: of the number of a batch what it reads, float32 [examples, features * dim].
+        grads: the gradient of that, of each batch.
+    """
+
+    def __init__(self, forward: Callable[[int], torch.Tensor], grads: torch.Tensor) -> None:
+        self._forward = forward
+        self._grads = grads
+
+    def step(self, idx: int) -> None:
+        self._forward(idx).backward(self._grads)
+
+    def read(self, idx: int) -> torch.Tensor:
+        with torch.no_grad():
+            return self._forward(idx)
+
+    def check(self) -> None:
+        pass
+
+
 def same_answers(contenders: Mapping[str, Contender], apart: Iterable[str] = ()) -> None:
     """Steps everyone once on batch 0 and compares what each then reads.
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from benchmarks.common.fbgemm import ADAGRAD, fbgemm_tables
+
 INITIAL_STD = 0.01
 ADAGRAD_EPS = 1e-10
 
@@ -45,29 +47,9 @@ class FbgemmTable:
     """FBGEMM's TBE with fused Adagrad; its widths are multiples of 4, so some columns go unused."""
 
     def __init__(self, num_rows: int, columns: int, learning_rate: float) -> None:
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-            BoundsCheckMode,
-            PoolingMode,
-        )
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            EmbeddingLocation,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
         self._columns = columns
         width = -(-columns // 4) * 4
-        self._module: Any = SplitTableBatchedEmbeddingBagsCodegen(
-            [(num_rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-            optimizer=EmbOptimType.EXACT_ADAGRAD,
-            learning_rate=learning_rate,
-            eps=ADAGRAD_EPS,
-            pooling_mode=PoolingMode.SUM,
-            stochastic_rounding=False,
-            bounds_check_mode=BoundsCheckMode.NONE,
-            device="cpu",
-        )
+        self._module: Any = fbgemm_tables([(num_rows, width)], ADAGRAD, learning_rate, ADAGRAD_EPS)
         with torch.no_grad():
             self._module.split_embedding_weights()[0].normal_(std=INITIAL_STD)
 

@@ -1,7 +1,7 @@
 """Trains one contender on one split of a log and measures it: all by the same code.
 
 Above it: worker.py. Below it: `hps.train`, deepctr.py, torchrec_dlrm.py, linear.py,
-`hps.metrics`.
+figures.py.
 """
 
 import tempfile
@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 import hps
+from benchmarks.quality.figures import measure
 from benchmarks.quality.logs import Array, Log, in_epochs, labels_of, write_parts
 from benchmarks.quality.settings import SEQUENCE_KINDS, Scores, Settings
 from hps.features import Features
-from hps.metrics import BinaryMetrics
 from hps.models import MODELS
 from hps.train import TrainOptions, train
 
@@ -24,16 +24,6 @@ Parts = Mapping[str, pa.Table]
 # Of (log, parts, settings, seed) the probabilities of the valid and the test part.
 Contender = Callable[[Log, Parts, Settings, int], dict[str, Array]]
 MEASURED = ("valid", "test")
-
-
-def measure(probabilities: Array, labels: Array) -> dict[str, float]:
-    """AUC and logloss of float32 or float64 [B], by hps's metrics, whoever predicted."""
-    metrics = BinaryMetrics()
-    clipped = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
-    metrics.update(np.log(clipped) - np.log1p(-clipped), labels)
-    figures = metrics.compute()
-    assert figures["auc_error_bound"] == 0, "more distinct predictions than the exact AUC takes"
-    return {"auc": figures["auc"], "logloss": figures["logloss"]}
 
 
 def by_hps(log: Log, parts: Parts, settings: Settings, seed: int) -> dict[str, Array]:

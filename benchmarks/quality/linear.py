@@ -1,6 +1,6 @@
 """The baseline that every model has to beat: logistic regression over hashed features.
 
-Above it: contenders.py. Below it: scikit-learn.
+Above it: contenders.py. Below it: figures.py, scikit-learn.
 """
 
 import warnings
@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.quality.contenders import measure
+from benchmarks.quality.figures import measure
 from benchmarks.quality.logs import Array, Log, labels_of
 
 BUCKETS = 1 << 20

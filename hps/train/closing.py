@@ -1,6 +1,6 @@
 """How a training run ends: its last checkpoint, and what is measured after it.
 
-Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, test_figures.py.
+Above it: `hps.train.run`. Below it: `StepCheckpoints`, the server of the run, final_figures.py.
 """
 
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from hps.checkpoint.names import FINAL_TAG
 from hps.common.json_text import Json
+from hps.train.final_figures import measure_test
 from hps.train.periods import period_of
 from hps.train.report import peak_rss_bytes
-from hps.train.test_figures import measure_test
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer

@@ -26,6 +26,7 @@ from hps.train.depth import DepthChooser
 from hps.train.field_advice import advice_on_dim
 from hps.train.figures import RunFigures
 from hps.train.file_advice import advice_on_files
+from hps.train.final_figures import TestFailed
 from hps.train.following import Following
 from hps.train.loop import TrainingLoop
 from hps.train.loss_advice import advice_on_loss
@@ -38,7 +39,6 @@ from hps.train.row_server import open_server
 from hps.train.run_mark import RunMark
 from hps.train.run_publisher import RunPublisher
 from hps.train.step_checkpoints import StepCheckpoints
-from hps.train.test_figures import TestFailed
 
 if TYPE_CHECKING:
     from hps.cluster.world.world import World

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hps
-from benchmarks.quality.contenders import measure, run_contender
+from benchmarks.quality.contenders import run_contender
 from benchmarks.quality.data_sets import (
     ALL_DATA_SETS,
     DATA_SETS,
@@ -37,6 +37,7 @@ from benchmarks.quality.defaults.defaults_bench import (
     trials,
     tuning_of,
 )
+from benchmarks.quality.figures import measure
 from benchmarks.quality.generated import GENERATED, GENERATED_RARE, SHAPES, generated
 from benchmarks.quality.logs import LABEL, Log, Vocabulary, in_epochs, longest_bag
 from benchmarks.quality.public import AbsentData, criteo, folder_of, histories, standardised

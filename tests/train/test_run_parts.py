@@ -13,12 +13,12 @@ from hps.errors import ConfigError
 from hps.stops import Stops
 from hps.train.boundary import Boundary
 from hps.train.closing import add_end_figures, save_end
+from hps.train.final_figures import TestFailed as NotMeasured
 from hps.train.loop import LoopEnd
 from hps.train.options import TrainOptions
 from hps.train.ranks import TrainingRanks
 from hps.train.run_publisher import RunPublisher
 from hps.train.step_checkpoints import StepCheckpoints
-from hps.train.test_figures import TestFailed as NotMeasured
 
 
 class Server:

@@ -22,7 +22,7 @@ from hps.reader.config import ReaderConfig
 from hps.reader.open import open_reader
 from hps.reader.text_reader import TextReader
 from hps.stops import Stops
-from hps.train import TrainOptions, evaluate, evaluate_store, test_figures, train, validation
+from hps.train import TrainOptions, evaluate, evaluate_store, final_figures, train, validation
 from hps.train.absent_keys import AbsentKeys
 from hps.train.depth import AHEAD, DepthChooser
 from hps.train.evaluations import Evaluations
@@ -119,7 +119,7 @@ def test_more_examples_are_measured_at_a_time_than_trained_on(
         seen.add(batches.config.batch_size)
         return evaluate_model(model, batches, *more)
 
-    for module in (validation, test_figures, evaluate):
+    for module in (validation, final_figures, evaluate):
         monkeypatch.setattr(module, "evaluate_model", note)
     monkeypatch.setattr(AbsentKeys, "watch", lambda _, reader: reader)  # else it is a generator
     store = tmp_path / "store"

@@ -26,8 +26,8 @@ from benchmarks.parameter_server.many_tables.hps_tables import (
 from benchmarks.parameter_server.many_tables.peers import (
     EmbeddingBags,
     EmbeddingBagsAdagrad,
-    Fbgemm,
-    TorchRec,
+    fbgemm,
+    torchrec,
 )
 from benchmarks.parameter_server.many_tables.python_share import python_rows
 from benchmarks.parameter_server.many_tables.workload import (
@@ -48,8 +48,8 @@ BEST = "best of the peers"
 ALONE = "the sums and updates alone, keys at no cost"
 FOUND = "the same, each key found by one hash and one probe"
 PEERS = {
-    FBGEMM: (Fbgemm, {"fbgemm_gpu"}),
-    TORCHREC: (TorchRec, {"fbgemm_gpu", "torchrec"}),
+    FBGEMM: (fbgemm, {"fbgemm_gpu"}),
+    TORCHREC: (torchrec, {"fbgemm_gpu", "torchrec"}),
     TORCH: (EmbeddingBags, set()),
     TORCH_ADAGRAD: (EmbeddingBagsAdagrad, set()),
 }

@@ -8,6 +8,9 @@ import logging
 
 import torch
 
+from benchmarks.common.contenders import FusedContender
+from benchmarks.common.fbgemm import ROW_WISE_ADAGRAD, fbgemm_tables
+from benchmarks.common.plain_adagrad import step_rows
 from benchmarks.parameter_server.many_tables.workload import Workload
 from benchmarks.parameter_server.sparse_step.contender import (
     ADAGRAD_EPS,
@@ -17,102 +20,46 @@ from benchmarks.parameter_server.sparse_step.contender import (
 )
 
 
-class Fbgemm:
-    """One TBE with all tables, of any dims, optimizer fused into backward."""
-
-    def __init__(self, work: Workload) -> None:
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-            BoundsCheckMode,
-            PoolingMode,
-        )
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            EmbeddingLocation,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
-        shape = work.shape
-        self._work = work
-        self._tables = SplitTableBatchedEmbeddingBagsCodegen(
-            [
-                (rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)
-                for rows, dim in zip(shape.rows, shape.dims, strict=True)
-            ],
-            optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            learning_rate=LEARNING_RATE,
-            eps=ROW_WISE_EPS,
-            pooling_mode=PoolingMode.SUM,
-            stochastic_rounding=False,
-            bounds_check_mode=BoundsCheckMode.NONE,
-            device="cpu",
-        )
-        self._tables.weights_host.data.fill_(INITIAL_WEIGHT)
-
-    def _forward(self, idx: int) -> torch.Tensor:
-        lookup = self._work.batches[idx]
-        output: torch.Tensor = self._tables(lookup.ids, lookup.offsets)
-        return output
-
-    def step(self, idx: int) -> None:
-        self._forward(idx).backward(self._work.grads)
-
-    def read(self, idx: int) -> torch.Tensor:
-        with torch.no_grad():
-            return self._forward(idx)
-
-    def check(self) -> None:
-        pass
+def fbgemm(work: Workload) -> FusedContender:
+    """One TBE with all tables, of any dims."""
+    shape, batches = work.shape, work.batches
+    tables = list(zip(shape.rows, shape.dims, strict=True))
+    module = fbgemm_tables(tables, ROW_WISE_ADAGRAD, LEARNING_RATE, ROW_WISE_EPS)
+    module.weights_host.data.fill_(INITIAL_WEIGHT)
+    return FusedContender(lambda idx: module(batches[idx].ids, batches[idx].offsets), work.grads)
 
 
-class TorchRec:
+def torchrec(work: Workload) -> FusedContender:
     """EmbeddingBagCollection with the optimizer fused, which is TBE behind a KeyedJaggedTensor.
 
     Its plain form has dense gradients of whole tables, so nobody trains large tables with it.
     """
+    logging.getLogger("torchrec").setLevel(logging.ERROR)
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+    from torchrec.optim import RowWiseAdagrad
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-    def __init__(self, work: Workload) -> None:
-        logging.getLogger("torchrec").setLevel(logging.ERROR)
-        from torchrec.modules.embedding_configs import EmbeddingBagConfig
-        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
-        from torchrec.optim import RowWiseAdagrad
-        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-
-        shape = work.shape
-        tables = zip(shape.names, shape.dims, shape.rows, strict=True)
-        self._work = work
-        self._collection = FusedEmbeddingBagCollection(
-            [
-                EmbeddingBagConfig(
-                    name=name, embedding_dim=dim, num_embeddings=rows, feature_names=[name]
-                )
-                for name, dim, rows in tables
-            ],
-            optimizer_type=RowWiseAdagrad,
-            optimizer_kwargs={"lr": LEARNING_RATE, "eps": ROW_WISE_EPS},
-            device=torch.device("cpu"),
-        )
-        for bag in self._collection.embedding_bags.values():
-            bag.weight.data.fill_(INITIAL_WEIGHT)
-        lengths = torch.full((len(shape.rows) * shape.examples,), shape.bag)
-        self._features = [
-            KeyedJaggedTensor(shape.names, one.ids, lengths=lengths, offsets=one.offsets)
-            for one in work.batches
-        ]
-
-    def _forward(self, idx: int) -> torch.Tensor:
-        output: torch.Tensor = self._collection(self._features[idx]).values()
-        return output
-
-    def step(self, idx: int) -> None:
-        self._forward(idx).backward(self._work.grads)
-
-    def read(self, idx: int) -> torch.Tensor:
-        with torch.no_grad():
-            return self._forward(idx)
-
-    def check(self) -> None:
-        pass
+    shape = work.shape
+    collection = FusedEmbeddingBagCollection(
+        [
+            EmbeddingBagConfig(
+                name=name, embedding_dim=dim, num_embeddings=rows, feature_names=[name]
+            )
+            for name, dim, rows in zip(shape.names, shape.dims, shape.rows, strict=True)
+        ],
+        optimizer_type=RowWiseAdagrad,
+        optimizer_kwargs={"lr": LEARNING_RATE, "eps": ROW_WISE_EPS},
+        device=torch.device("cpu"),
+    )
+    for bag in collection.embedding_bags.values():
+        bag.weight.data.fill_(INITIAL_WEIGHT)
+    lengths = torch.full((len(shape.rows) * shape.examples,), shape.bag)
+    features = [
+        KeyedJaggedTensor(shape.names, one.ids, lengths=lengths, offsets=one.offsets)
+        for one in work.batches
+    ]
+    return FusedContender(lambda idx: collection(features[idx]).values(), work.grads)
 
 
 class EmbeddingBags:
@@ -148,14 +95,7 @@ class EmbeddingBags:
 
     def _update(self) -> None:
         for bag, stored in zip(self._bags, self._accumulators, strict=True):
-            assert bag.weight.grad is not None
-            gradient = bag.weight.grad.coalesce()
-            unique, sums = gradient.indices()[0], gradient.values()
-            squares = torch.linalg.vecdot(sums, sums) / sums.shape[1]
-            accumulators = stored.index_select(0, unique) + squares
-            stored.index_copy_(0, unique, accumulators)
-            scale = accumulators.sqrt_().add_(ROW_WISE_EPS).reciprocal_().mul_(-LEARNING_RATE)
-            bag.weight.detach().index_add_(0, unique, sums.mul_(scale.unsqueeze(1)))
+            step_rows(bag.weight, stored, LEARNING_RATE, ROW_WISE_EPS)
 
     def read(self, idx: int) -> torch.Tensor:
         with torch.no_grad():

@@ -11,7 +11,10 @@ import numpy as np
 import torch
 
 import hps
+from benchmarks.common.contenders import FusedContender
+from benchmarks.common.fbgemm import ROW_WISE_ADAGRAD, fbgemm_tables
 from benchmarks.common.keys import hashed_keys
+from benchmarks.common.plain_adagrad import step_rows
 from benchmarks.common.server import TABLE, insert, require_all_in_dram, row_bytes, scratch_server
 from benchmarks.parameter_server.pooled_step.workload import FEATURES, Bag, Workload
 from benchmarks.parameter_server.sparse_step.contender import (
@@ -26,7 +29,7 @@ _BUDGET_OVER_ROWS = 1.3
 
 def hps_table(work: Workload) -> hps.TableConfig:
     """The table of a workload."""
-    is_row_wise = work.shape.optimizer == "rowwise_adagrad"
+    is_row_wise = work.shape.optimizer == ROW_WISE_ADAGRAD
     return hps.TableConfig(
         name=TABLE,
         dim=work.shape.dim,
@@ -73,54 +76,22 @@ class HpsPooled:
         assert self._server.num_rows(TABLE) == self._work.shape.rows
 
 
-class FbgemmPooled:
-    """TBE with one table that its features share, optimizer fused into backward."""
-
-    def __init__(self, work: Workload) -> None:
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-            BoundsCheckMode,
-            PoolingMode,
-        )
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            EmbeddingLocation,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
-        shape = work.shape
-        is_row_wise = shape.optimizer == "rowwise_adagrad"
-        kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD if is_row_wise else EmbOptimType.EXACT_ADAGRAD
-        self._work = work
-        self._table = SplitTableBatchedEmbeddingBagsCodegen(
-            [(shape.rows, shape.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-            feature_table_map=[0] * FEATURES,
-            optimizer=kind,
-            learning_rate=LEARNING_RATE,
-            eps=ROW_WISE_EPS if is_row_wise else ADAGRAD_EPS,
-            pooling_mode=PoolingMode.MEAN if shape.pooling == "mean" else PoolingMode.SUM,
-            stochastic_rounding=False,
-            bounds_check_mode=BoundsCheckMode.NONE,
-            device="cpu",
-        )
-        self._table.weights_host.data = torch.full_like(
-            self._table.weights_host.data, INITIAL_WEIGHT
-        )
-
-    def _forward(self, idx: int) -> torch.Tensor:
-        bag = self._work.batches[idx]
-        output: torch.Tensor = self._table(bag.ids, bag.offsets, bag.weights)
-        return output
-
-    def step(self, idx: int) -> None:
-        self._forward(idx).backward(self._work.grads)
-
-    def read(self, idx: int) -> torch.Tensor:
-        with torch.no_grad():
-            return self._forward(idx)
-
-    def check(self) -> None:
-        pass
+def fbgemm_pooled(work: Workload) -> FusedContender:
+    """TBE with one table that its features share."""
+    shape, batches = work.shape, work.batches
+    module = fbgemm_tables(
+        [(shape.rows, shape.dim)],
+        shape.optimizer,
+        LEARNING_RATE,
+        ROW_WISE_EPS if shape.optimizer == ROW_WISE_ADAGRAD else ADAGRAD_EPS,
+        pooling="mean" if shape.pooling == "mean" else "sum",
+        features=[0] * FEATURES,
+    )
+    module.weights_host.data = torch.full_like(module.weights_host.data, INITIAL_WEIGHT)
+    return FusedContender(
+        lambda idx: module(batches[idx].ids, batches[idx].offsets, batches[idx].weights),
+        work.grads,
+    )
 
 
 class TorchPooled:
@@ -156,15 +127,7 @@ class TorchPooled:
         if self._optimizer is not None:
             self._optimizer.step()
             return
-        assert self._weights.grad is not None
-        gradient = self._weights.grad.coalesce()
-        unique, sums = gradient.indices()[0], gradient.values()
-        weights = self._weights.detach()
-        squares = torch.linalg.vecdot(sums, sums) / self._work.shape.dim
-        accumulators = self._accumulators.index_select(0, unique) + squares
-        self._accumulators.index_copy_(0, unique, accumulators)
-        scale = accumulators.sqrt_().add_(ROW_WISE_EPS).reciprocal_().mul_(-LEARNING_RATE)
-        weights.index_add_(0, unique, sums.mul_(scale.unsqueeze(1)))
+        step_rows(self._weights, self._accumulators, LEARNING_RATE, ROW_WISE_EPS)
 
     def read(self, idx: int) -> torch.Tensor:
         with torch.no_grad():

@@ -19,9 +19,9 @@ from benchmarks.common.peers import absent_peers
 from benchmarks.common.report import Row, comparison_row
 from benchmarks.common.server import row_bytes
 from benchmarks.parameter_server.pooled_step.contenders import (
-    FbgemmPooled,
     HpsPooled,
     TorchPooled,
+    fbgemm_pooled,
     hps_table,
 )
 from benchmarks.parameter_server.pooled_step.pooled_alone import (
@@ -72,7 +72,7 @@ def run_cell(shape: Shape, options: dict[str, Any]) -> list[Row]:
     with contextlib.ExitStack() as lifetime:
         contenders: dict[str, Contender] = {HPS: HpsPooled(work, options["threads"], lifetime)}
         if FBGEMM not in options["without"] and "fbgemm_gpu" not in options["absent"]:
-            contenders[FBGEMM] = FbgemmPooled(work)
+            contenders[FBGEMM] = fbgemm_pooled(work)
         if TORCH not in options["without"]:
             contenders[TORCH] = TorchPooled(work)
         same_answers(contenders)

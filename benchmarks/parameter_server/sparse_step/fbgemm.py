@@ -1,12 +1,13 @@
 """Peer: FBGEMM's table-batched embedding (TBE) on the CPU, optimizer fused into backward.
 
-Above it: sparse_step_bench.py, managed_collision.py. Below it: fbgemm_gpu, optional.
+Above it: sparse_step_bench.py, managed_collision.py. Below it: fbgemm_tables.
 """
 
 from typing import Any
 
 import torch
 
+from benchmarks.common.fbgemm import ROW_WISE_ADAGRAD, fbgemm_tables
 from benchmarks.parameter_server.sparse_step.contender import (
     ADAGRAD_EPS,
     LEARNING_RATE,
@@ -16,36 +17,9 @@ from benchmarks.parameter_server.sparse_step.contender import (
 
 
 def make_table(work: Workload, rows: int, optimizer: str) -> Any:
-    """A TBE module with one table in host memory.
-
-    Sums over bags: for bags of one that is many times as fast as PoolingMode.NONE, and twice as
-    fast as the same ids laid out as 26 features.
-
-    Args:
-        work: names dim, a multiple of 4.
-        rows: of the table.
-        optimizer: "rowwise_adagrad" or "adagrad".
-    """
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        EmbeddingLocation,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    is_row_wise = optimizer == "rowwise_adagrad"
-    kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD if is_row_wise else EmbOptimType.EXACT_ADAGRAD
-    module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, work.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-        optimizer=kind,
-        learning_rate=LEARNING_RATE,
-        eps=ROW_WISE_EPS if is_row_wise else ADAGRAD_EPS,
-        pooling_mode=PoolingMode.SUM,
-        stochastic_rounding=False,
-        bounds_check_mode=BoundsCheckMode.NONE,
-        device="cpu",
-    )
+    """A TBE module with one table of `rows` rows, by its optimizer."""
+    eps = ROW_WISE_EPS if optimizer == ROW_WISE_ADAGRAD else ADAGRAD_EPS
+    module = fbgemm_tables([(rows, work.dim)], optimizer, LEARNING_RATE, eps)
     # Its own memory has been written to by now, too late to choose the kind of page.
     module.weights_host.data = work.initialised(torch.empty_like(module.weights_host.data))
     return module
