@@ -21,6 +21,8 @@ struct BagsOfPlan {
   bool is_mean;
   float* values;
   int64_t num_rows, width;  // of the values
+  int64_t pitch;            // floats from a row of them to the next
+  bool is_placed;           // they are part of rows of several tables
   float lr;                 // of a step
   nb::object stack;         // whose rows they are, where that was read of them; else not valid
 };
@@ -148,7 +150,7 @@ class DeviceBags {
   static void SetValues(const TensorView& view, BagsOfPlan* bags) {
     bags->values = static_cast<float*>(view.data());
     bags->num_rows = view.shape(0);
-    bags->width = view.shape(1);
+    bags->width = bags->pitch = view.shape(1);
   }
   void Keep(nb::handle tensor) {
     if (!tensor.is_none()) tensors.append(tensor);

@@ -16,7 +16,8 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-constexpr int64_t kAlignedFloats = 64;  // a table's sums begin with a sector
+constexpr int64_t kAlignedFloats = 64;                   // a table's sums begin with a sector
+constexpr int64_t kMostFloats = (int64_t{1} << 32) - 1;  // whose places fit into TermArgs.origins
 
 Plans PlansOf(const nb::list& plans) {
   Plans found;
@@ -46,7 +47,10 @@ struct SumSizesOfTable {
 
 void CheckGradients(const BagsOfPlan& bags) {
   const int64_t dim = bags.plan->table.ptr->args.dim;
+  CheckShape(bags.num_rows == 0 || bags.num_rows <= kMostFloats / bags.pitch,
+             "gradients of fewer than 2^32 floats are needed: give smaller batches");
   if (bags.num_rows == bags.num_bags && bags.width == dim) return;
+  if (bags.is_placed && bags.num_rows * (bags.width / dim) == bags.num_bags) return;
   const std::string what = bags.offsets == nullptr ? "grads [L, dim]" : "grads [F * B, dim]";
   throw nb::value_error(("float32 " + what + " = (" + std::to_string(bags.num_bags) + ", " +
                          std::to_string(dim) + ") in one piece is needed, not (" +
@@ -257,8 +261,8 @@ std::unique_ptr<TableBlock> DeviceVerbs::Pool(const DeviceBags& bags, uint64_t s
     const BagsOfPlan& one = *tables[i];
     const CacheArgs& cache = one.plan->table.ptr->args;
     block->SetItems(0, i, one.num_bags);
-    args[i] = {cache,      one.plan->batch, one.offsets,           one.weights,
-               one.values, one.num_rows,    one.width / cache.dim, one.is_mean};
+    args[i] = {cache,      one.plan->batch, one.offsets, one.weights,
+               one.values, one.num_rows,    one.pitch,   one.is_mean};
   }
   return block;
 }
@@ -321,11 +325,15 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     sum.batch = plan->batch;
     sum.offsets = one.offsets;
     sum.given = one.values;
+    sum.num_examples = std::max<int64_t>(1, one.num_rows);
+    sum.pitch = one.pitch;
     if (own.floats[1] > 0) {
       sum.divided = at(SumsLayout::kDivided, floats[1], static_cast<float*>(nullptr));
     }
     TermArgs& terms = sum.terms;
     terms.gradients = sum.divided == nullptr ? sum.given : sum.divided;
+    const int64_t pitch = sum.divided == nullptr ? sum.pitch : sum.cache.dim;
+    terms.are_aligned = IsPieceAligned(terms.gradients) && pitch % 4 == 0 && sum.cache.dim % 4 == 0;
     sum.weights = one.weights;
     if (one.weights != nullptr) {
       terms.weights = at(SumsLayout::kWeights, weight, static_cast<float*>(nullptr));
@@ -335,7 +343,7 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     }
     sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
     sum.sorted_places = at(SumsLayout::kSortedPlaces, 0, static_cast<uint32_t*>(nullptr));
-    terms.rows = sum.places;
+    terms.origins = sum.places;
     sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
     terms.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
     sum.arrivals = at(SumsLayout::kArrivals, row, static_cast<uint32_t*>(nullptr));

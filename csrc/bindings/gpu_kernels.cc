@@ -136,12 +136,13 @@ HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, told, told_keys);
 HPS_DESCRIBE(FillArgs, cache, batch, images, found, bound, creates, lr);
 HPS_DESCRIBE(GatherArgs, cache, batch, out);
-HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
+HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, pitch, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(TermArgs, gradients, rows, weights, starts, run_sums, first_position);
-HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, divided, bags, places,
-             positions, sorted_places, arrivals, first_place, num_positions, num_bags, bound);
+HPS_DESCRIBE(TermArgs, gradients, origins, weights, starts, run_sums, first_position, are_aligned);
+HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, num_examples, pitch, divided,
+             bags, places, positions, sorted_places, arrivals, first_place, num_positions, num_bags,
+             bound);
 HPS_DESCRIBE(Tables, args, ends, num_tables);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyTermsArgs, cache, batch, sums, failure, bound, lr);

@@ -196,8 +196,8 @@ std::unique_ptr<TableBlock> PeerVerbs::Pool(const DeviceBags& bags, const Addres
     // Weights of a slot begin behind a header that these rows have not.
     cache.table.floats = At<uint8_t>(rows[having[i]]) - kRowHeaderBytes;
     block->SetItems(0, i, one.num_bags);
-    args[i] = {cache,      one.plan->batch, one.offsets,           one.weights,
-               one.values, one.num_rows,    one.width / cache.dim, one.is_mean};
+    args[i] = {cache,      one.plan->batch, one.offsets, one.weights,
+               one.values, one.num_rows,    one.pitch,   one.is_mean};
   }
   return block;
 }

@@ -30,9 +30,9 @@ struct PoolArgs {
   BatchArgs batch;
   const int64_t* offsets;  // [num_features * num_examples + 1], feature-major
   const float* weights;    // [L] or null
-  float* out;              // [num_examples, num_features * dim]
+  float* out;              // the first example's first feature; its others follow
   int64_t num_examples;
-  int64_t num_features;
+  int64_t pitch;  // floats from an example to the next
   int32_t is_mean;
 };
 
@@ -146,7 +146,7 @@ HPS_HD void PoolOne(Group group, const PoolArgs& args, int64_t i) {
   const CacheArgs& cache = args.cache;
   const int64_t feature = i / args.num_examples;
   const int64_t example = i - feature * args.num_examples;
-  float* const out = args.out + (example * args.num_features + feature) * cache.dim;
+  float* const out = args.out + example * args.pitch + feature * cache.dim;
   const int64_t first = args.offsets[i], end = args.offsets[i + 1];
   const float divisor = args.is_mean ? static_cast<float>(end - first) : 1.0f;
   const auto weights_of = [&](int64_t position) {

@@ -31,24 +31,28 @@ inline constexpr uint32_t kOrdinaryTermBits = 0x47000000;  // 2^15
 
 // Of one table: where the terms of each key's sum lie.
 struct TermArgs {
-  const float* gradients;  // [num_bags, dim], or [L, dim]; of means they have been divided
-  uint32_t* rows;          // [L] whose row of them, by place, in order within one
+  const float* gradients;  // of bags, or of occurrences; of means they have been divided
+  uint32_t* origins;       // [L] where each term lies among them, in floats; by place, in order
   float* weights;          // [L] factor of each, or null: 1
   int64_t* starts;         // [bound + 1] where an id's occurrences start; the end of the last
   float* run_sums;         // [L / kPlacesARow + 1, dim] of hot keys' runs, then of these keys
   int64_t first_position;  // of the table: L of those before it
+  int32_t are_aligned;     // terms begin at multiples of 16 bytes
 };
 
-// One table's part.
+// One table's part. Gradients as they came are rows of an example's features, whether one or
+// several tables lie side by side; [F * B, dim] are those of F * B examples of one feature.
 struct SumArgs {
   CacheArgs cache;
   BatchArgs batch;
   TermArgs terms;
   const int64_t* offsets;         // [num_bags + 1], or null: gradients are of occurrences
   const float* weights;           // [L] factor of each occurrence's gradient, or null: 1
-  const float* given;             // gradients as they came
+  const float* given;             // gradients as they came; the first example's first feature
+  int64_t num_examples;           // rows of them
+  int64_t pitch;                  // floats from one of these to the next
   float* divided;                 // [num_bags, dim] gradients of means as those of sums, or null
-  uint32_t* bags;                 // [L] bag of each occurrence; null as offsets are
+  uint32_t* bags;                 // [L] origin of each occurrence's term; null as offsets are
   uint32_t* places;               // [L] id of each occurrence, from first_place on
   const int64_t* positions;       // [num_positions] of all tables, in the order of places
   const uint32_t* sorted_places;  // [num_positions] of all tables, ascending
@@ -92,20 +96,28 @@ HPS_HD uint32_t LargestTerm(Group group, const SumArgs& args, const float* gradi
   return MagnitudeBits(FloatOf(largest) * FloatOf(heaviest));
 }
 
+// Where the gradient of a bag begins, or of an occurrence where there are no bags, in floats.
+HPS_HD int64_t OriginOf(const SumArgs& args, int64_t i) {
+  const int64_t feature = i / args.num_examples;
+  return (i - feature * args.num_examples) * args.pitch + feature * args.cache.dim;
+}
+
 // i: a bag, or an occurrence where there are no bags. Gives its occurrences their places, divides
 // the gradient of a mean, and notes terms that are not ordinary. Then places are sorted.
 template <class Group>
 HPS_HD void SpreadBagOne(Group group, const SumArgs& args, int64_t i) {
   const int64_t first = args.offsets == nullptr ? i : args.offsets[i];
   const int64_t count = args.offsets == nullptr ? 1 : args.offsets[i + 1] - first;
+  const int64_t dim = args.cache.dim;
+  const int64_t origin = OriginOf(args, i);
+  const int64_t origin_of_term = args.divided == nullptr ? origin : i * dim;
   group.for_each(count, [&](int64_t k) {
     const int64_t position = first + k;
     args.places[position] = static_cast<uint32_t>(args.first_place + args.batch.inverse[position]);
-    if (args.bags != nullptr) args.bags[position] = static_cast<uint32_t>(i);
+    if (args.bags != nullptr) args.bags[position] = static_cast<uint32_t>(origin_of_term);
   });
   if (count == 0) return;
-  const int64_t dim = args.cache.dim;
-  const float* gradient = args.given + i * dim;
+  const float* gradient = args.given + origin;
   if (args.divided != nullptr) {
     const auto divisor = static_cast<float>(count);
     float* const divided = args.divided + i * dim;
@@ -132,7 +144,8 @@ HPS_HD void FindStartOne(Group, const SumArgs& args, int64_t i) {
   const uint32_t place = args.sorted_places[at];
   const uint32_t next = at + 1 < args.num_positions ? args.sorted_places[at + 1] : ~uint32_t{0};
   const int64_t position = args.positions[at] - args.terms.first_position;
-  args.terms.rows[i] = args.bags == nullptr ? static_cast<uint32_t>(position) : args.bags[position];
+  args.terms.origins[i] =
+      args.bags == nullptr ? static_cast<uint32_t>(OriginOf(args, position)) : args.bags[position];
   if (args.weights != nullptr) args.terms.weights[i] = args.weights[position];
   int64_t* const starts = args.terms.starts - args.first_place;
   if (at == 0 || args.sorted_places[at - 1] != place) starts[place] = at;
@@ -173,20 +186,18 @@ HPS_HD int64_t RowOfSum(int64_t start, int64_t num_runs) {
   return FirstRow(start) + num_runs - (num_runs & -num_runs);
 }
 
-// The sum [dim] of terms [first, first + count), in the order of the table's places; or of one
+// The sum of terms [first, first + count), in the order of the table's places; or of one
 // term, which is the `whole` of them, unless it is null.
-HPS_HD auto SumOfTerms(const TermArgs& terms, int64_t dim, int64_t first, int64_t count,
-                       const float* whole) {
+HPS_HD auto SumOfTerms(const TermArgs& terms, int64_t first, int64_t count, const float* whole) {
   const bool is_whole = whole != nullptr;
   const float* const gradients = is_whole ? whole : terms.gradients;
-  const uint32_t* const rows = terms.rows + first;
+  const uint32_t* const origins = terms.origins + first;
   const float* const weights =
       is_whole || terms.weights == nullptr ? nullptr : terms.weights + first;
-  const auto gradient = [=](int64_t i) {
-    return is_whole ? gradients : gradients + int64_t{rows[i]} * dim;
-  };
+  const auto gradient = [=](int64_t i) { return is_whole ? gradients : gradients + origins[i]; };
   const auto weight = [=](int64_t i) { return weights == nullptr ? 1.0f : weights[i]; };
-  return SumTerms(is_whole ? 1 : count, gradient, weight, IsPieceAligned(gradients));
+  const bool are_aligned = is_whole ? IsPieceAligned(whole) : terms.are_aligned != 0;
+  return SumTerms(is_whole ? 1 : count, gradient, weight, are_aligned);
 }
 
 // The sum [dim] of a key, as its update reads it. That of a hot key is a term by itself: no sum is
@@ -196,7 +207,7 @@ HPS_HD auto SumOfKey(const TermArgs& terms, int64_t dim, int64_t id) {
   const int64_t count = terms.starts[id + 1] - terms.starts[id];
   const float* const whole =
       count > kRunLength ? terms.run_sums + RowOfSum(start, NumRuns(count)) * dim : nullptr;
-  return SumOfTerms(terms, dim, start, count, whole);
+  return SumOfTerms(terms, start, count, whole);
 }
 HPS_HD const float* SumOfKey(const float* sums, int64_t dim, int64_t id) { return sums + id * dim; }
 
@@ -300,9 +311,8 @@ HPS_HD void SumHotRun(Group group, const SumArgs& args, int64_t row) {
   const int64_t dim = args.cache.dim;
   const int64_t of_others = run * kRunLength;
   const int64_t own = count - of_others < kRunLength ? count - of_others : kRunLength;
-  const auto sum = SumOfTerms(terms, dim, start + of_others, own, nullptr);
-  LanesOf(group, args.cache.dim)
-      .add_up(terms.run_sums + row * dim, sum.count, sum.source, sum.weight);
+  const auto sum = SumOfTerms(terms, start + of_others, own, nullptr);
+  LanesOf(group, args.cache.dim).add_up(terms.run_sums + row * dim, sum);
   const int64_t num_blocks = num_runs / kRunsABlock;
   const int64_t block = run / kRunsABlock;
   if (block < num_blocks) {

@@ -96,8 +96,7 @@ struct DeviceLanes {
   }
 
   template <class Source, class Weight>
-  HPS_HD_MEMBER void add_up(float* column, int64_t count, Source source, Weight weight) const {
-    const auto sums = SumTerms(count, source, weight, IsPieceAligned(source(0)));
+  HPS_HD_MEMBER void add_up(float* column, SummedColumn<Source, Weight> sums) const {
     if (dim % 4 == 0) {
       int d = 4 * group.lane();
       for (; d + kStep < dim; d += 2 * kStep) Store<2>(column + d, sums + d);

@@ -10,7 +10,7 @@
 //     read,
 //                                           and so is a SummedColumn, which may be any of them
 //     void set(float* column, f)            column[d] = f(d) for every d
-//     void add_up(float* column, n, f, w)   column[d] = 0 + f(0)[d] * w(0) + ..., n terms in order
+//     void add_up(float* column, sums)      column[d] = the sum in column d of a SummedColumn
 //     float sum(f, const float* column)     of f(column[d]): 16 lanes by d mod 16, then a fixed
 //                                           tree; also of a SummedColumn
 //     void scalar(f)                        f() by one lane; for what a row has once
@@ -81,20 +81,20 @@ struct HostLanes {
   }
 
   template <class Source, class Weight>
-  void add_up(float* column, int64_t count, Source source, Weight weight) const {
+  void add_up(float* column, SummedColumn<Source, Weight> terms) const {
     if constexpr (kDim > 0 && kDim <= 32) {
       float sums[kDim] = {};
-      for (int64_t i = 0; i < count; ++i) {
-        const float* values = source(i);
-        const float factor = weight(i);
+      for (int64_t i = 0; i < terms.count; ++i) {
+        const float* values = terms.source(i);
+        const float factor = terms.weight(i);
         for (int d = 0; d < kDim; ++d) sums[d] += values[d] * factor;
       }
       __builtin_memcpy(column, sums, sizeof(sums));
     } else {
       set(column, [](int) { return 0.0f; });
-      for (int64_t i = 0; i < count; ++i) {
-        const float factor = weight(i);
-        each([=](float& sum, float value) { sum += value * factor; }, column, source(i));
+      for (int64_t i = 0; i < terms.count; ++i) {
+        const float factor = terms.weight(i);
+        each([=](float& sum, float value) { sum += value * factor; }, column, terms.source(i));
       }
     }
   }

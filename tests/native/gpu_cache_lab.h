@@ -102,8 +102,9 @@ template <int kSize, class Wrap>
 void PoolBags(const SimtLauncher<kSize>& launcher, const CacheArgs& cache, const BagsView& bags,
               OutputValues out, GpuPlan* plan, Wrap wrap) {
   HPS_CHECK(out.narrow == nullptr && bags.columns == nullptr);
-  const PoolArgs args = {cache,    plan->batch(),     bags.offsets,      bags.weights,
-                         out.wide, bags.num_examples, bags.num_features, bags.is_mean};
+  const int64_t pitch = bags.num_features * cache.dim;
+  const PoolArgs args = {cache,    plan->batch(),     bags.offsets, bags.weights,
+                         out.wide, bags.num_examples, pitch,        bags.is_mean};
   launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(wrap(group), args, i); });
 }
 
@@ -118,10 +119,6 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
-  std::vector<uint32_t> rows(bags == nullptr ? 0 : static_cast<size_t>(num_occurrences));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = view.starts[i] / static_cast<uint32_t>(cache.dim);
-  }
   const int64_t num_rows = num_occurrences / kPlacesARow + 1;
   std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
   std::iota(positions.begin(), positions.end(), 0);
@@ -137,10 +134,16 @@ int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
   args.batch = plan->batch();
   std::vector<uint32_t> terms(static_cast<size_t>(num_occurrences));
   std::vector<float> weights(view.weights == nullptr ? 0 : terms.size());
-  args.terms = {view.values,   terms.data(),    view.weights == nullptr ? nullptr : weights.data(),
-                starts.data(), run_sums.data(), 0};
+  args.terms = {
+      view.values,       terms.data(),    view.weights == nullptr ? nullptr : weights.data(),
+      starts.data(),     run_sums.data(), 0,
+      cache.dim % 4 == 0};
   args.weights = view.weights;
-  args.bags = bags == nullptr ? nullptr : rows.data();
+  args.num_examples = num_occurrences;
+  args.pitch = cache.dim;
+  std::vector<uint32_t> origins(bags == nullptr ? 0 : terms.size());
+  std::copy_n(view.starts, origins.size(), origins.begin());
+  args.bags = bags == nullptr ? nullptr : origins.data();
   args.positions = positions.data();
   args.sorted_places = ids.data();
   args.arrivals = arrivals.data();

@@ -200,7 +200,7 @@ void TestARefusedGradientStopsEveryUpdate() {
   // Of two tables, with room for a fourth id in the first.
   const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2, 5, 6, 6};
   std::vector<int64_t> starts(8, -1);
-  uint32_t arrivals = 7, rows[8];
+  uint32_t arrivals = 7, origins[8];
   const std::vector<int64_t> positions = {1, 4, 0, 2, 3, 7, 5, 6};
   SumArgs find[2] = {};
   find[1].terms.first_position = 5;
@@ -210,13 +210,16 @@ void TestARefusedGradientStopsEveryUpdate() {
     one.sorted_places = sorted.data();
     one.positions = positions.data();
     one.arrivals = &arrivals;
-    one.terms.rows = rows + one.terms.first_position;
+    one.terms.origins = origins + one.terms.first_position;
+    one.num_examples = 8;
+    one.pitch = 3;
     one.num_positions = 8;
     one.terms.starts = starts.data() + one.first_place;
   }
   for (int64_t i = 0; i < 5; ++i) FindStartOne(HostGroup{}, find[0], i);
   for (int64_t i = 0; i < 3; ++i) FindStartOne(HostGroup{}, find[1], i);
-  HPS_CHECK(arrivals == 0 && finite.largest == kOrdinaryBits && rows[1] == 4 && rows[5] == 2);
+  HPS_CHECK(arrivals == 0 && finite.largest == kOrdinaryBits && origins[1] == 12 &&
+            origins[5] == 6);
   HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5, -1, 5, 6, 8}));
   lab->Release(&plan);
 }
@@ -260,6 +263,8 @@ BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
   args.batch.inverse = inverse.data();
   args.offsets = offsets.data();
   args.given = given.data();
+  args.num_examples = kCount / divisor;
+  args.pitch = kDim;
   args.divided = divisor == 1 ? nullptr : divided.data();
   args.weights = weight == 1 ? nullptr : weights.data();
   args.bags = bags.data();
@@ -272,6 +277,7 @@ BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
                 args.weights == nullptr ? nullptr : sorted_weights.data(),
                 starts.data(),
                 run_sums.data(),
+                0,
                 0};
   simt::Warp warp(4);
   const DeviceGroup<4> group;
