@@ -261,6 +261,17 @@ def pinned_updates(
     kind: type,
     rates: Mapping[str, float],
 ) -> bool: ...
+def placed_bags(
+    bags: DeviceBags,
+    rows: Sequence[object],
+    poolings: Sequence[object],
+    are_means: Sequence[bool],
+    columns: Sequence[int],
+    counts: Sequence[int],
+    values: object,
+    rates: Sequence[float],
+    kind: type,
+) -> bool: ...
 def held_plans(rows: Sequence[object], kind: type) -> list[DevicePlanState] | None: ...
 def give_up_plans(rows: Sequence[object], most_idle: int) -> None: ...
 def find_parts(values: npt.NDArray[np.uint8], lengths: Sequence[int], value: int) -> list[int]: ...

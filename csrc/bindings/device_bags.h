@@ -74,6 +74,39 @@ class DeviceBags {
     return true;
   }
 
+  // Bags of `count` features of a plan's batch, which lie from a column on in rows [B, width] that
+  // several tables share; `is_mean` counts in place of the pooling's.
+  // Raises:
+  //   ValueError: there is no room for them, or they are not those of B examples.
+  void AddPlaced(nb::object owner, DevicePlanState* plan, const PoolingView& pooling, bool is_mean,
+                 const TensorView& values, int64_t column, int64_t count, float lr) {
+    const int64_t width = count * plan->table.ptr->args.dim;
+    CheckShape(pooling.num_bags == count * values.shape(0), "bags of F features of B are needed");
+    CheckShape(0 <= column && column + width <= values.shape(1), "columns in [B, width] are needed");
+    BagsOfPlan& bags = tables.emplace_back();
+    bags.plan = plan;
+    bags.owner = std::move(owner);
+    bags.is_mean = is_mean;
+    bags.lr = lr;
+    bags.offsets = pooling.starts;
+    bags.weights = pooling.factors;
+    bags.num_bags = pooling.num_bags;
+    SetValues(values, &bags);
+    bags.values += column;
+    bags.width = width;
+    bags.is_placed = true;
+    Keep(pooling.offsets);
+    Keep(pooling.weights);
+  }
+  // What AddPlaced adds of.
+  // Raises:
+  //   ValueError: not float32 [B, width] in one piece, a tensor on the device.
+  TensorView RequireValues(nb::handle values) {
+    const TensorView view = Require(LookAtFloats(values, 2), kValues);
+    Keep(values);
+    return view;
+  }
+
   // Offsets and weights of so many occurrences; false if anything is not as it is needed.
   bool LookAtPooling(nb::object offsets, nb::object weights, int64_t num_occurrences,
                      PoolingView* found) const {

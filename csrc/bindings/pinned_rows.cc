@@ -1,5 +1,5 @@
-// hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, held_plans, give_up_plans: what a step
-// over tables on a device is made from, read from the server's own objects in one call for all
+// hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, placed_bags, held_plans,
+// give_up_plans: what a step over tables on a device is made from, read from the server's own objects in one call for all
 // tables, so that a table more costs Python nothing. What is in any way unusual is left to Python,
 // which tells what is wrong with it, or does it table by table.
 //
@@ -8,6 +8,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <tuple>
@@ -176,6 +177,41 @@ bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& st
   return true;
 }
 
+// Pinned rows of several tables and the bags of each of them, which lie side by side in rows
+// [B, width]: of an output, or of its gradient. False, and some may have been added, if rows of one
+// are not pinned by a plan of a device.
+// Args:
+//   poolings: of each table; `are_means` counts in place of theirs.
+//   columns, counts: of each table's features, which follow each other, the first column, and how
+//     many they are.
+//   rates: learning rates of the tables; of an output none.
+// Raises:
+//   ValueError: values of another type or shape, or of other numbers of bags.
+bool PlacedBags(DeviceBags& bags, const nb::list& rows, const nb::list& poolings,
+                const std::vector<bool>& are_means, const std::vector<int64_t>& columns,
+                const std::vector<int64_t>& counts, nb::handle values,
+                const std::vector<float>& rates, nb::handle kind) {
+  CheckKind(kind);
+  const size_t size = rows.size();
+  CheckShape(poolings.size() == size && are_means.size() == size && columns.size() == size &&
+                 counts.size() == size && (rates.empty() || rates.size() == size),
+             "bags of each table are needed");
+  const TensorView view = bags.RequireValues(values);
+  bags.tables.reserve(size);
+  for (size_t i = 0; i < size; ++i) {
+    HeldRows* const held = AsRows(rows[i], kind);
+    DevicePlanState* plan = nullptr;
+    if (held == nullptr || !nb::try_cast(held->plan, plan, false) || plan == nullptr) return false;
+    if (!rates.empty() && !GetField(held->stack, Names().gate).is_none()) return false;
+    const PoolingView* const pooling = FindPooling(bags, plan, poolings[i]);
+    CheckShape(pooling != nullptr, "bags of the keys, with a weight a key or none, are needed");
+    bags.AddPlaced(held->plan, plan, *pooling, are_means[i], view, columns[i], counts[i],
+                   rates.empty() ? 0.0f : rates[i]);
+    bags.tables.back().stack = held->stack;
+  }
+  return true;
+}
+
 // The plans of the rows that have one; None if some rows are of another kind.
 nb::object HeldPlans(const nb::list& rows, nb::handle kind) {
   CheckKind(kind);
@@ -309,6 +345,8 @@ void BindPinnedRows(nb::module_& module) {
   module.def("pinned_reads", &PinnedReads, "bags"_a, "reads"_a, "stacks"_a, "kind"_a);
   module.def("pinned_updates", &PinnedUpdates, "bags"_a, "updates"_a, "stacks"_a, "kind"_a,
              "rates"_a);
+  module.def("placed_bags", &PlacedBags, "bags"_a, "rows"_a, "poolings"_a, "are_means"_a,
+             "columns"_a, "counts"_a, "values"_a, "rates"_a, "kind"_a);
   module.def("held_plans", &HeldPlans, "rows"_a, "kind"_a);
   module.def("give_up_plans", &GiveUpPlans, "rows"_a, "most_idle"_a);
 }

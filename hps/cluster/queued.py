@@ -4,15 +4,16 @@ Above it: parameter_server.py, the pipeline's stages. Below it: the same of the 
 rows.py. The keys are those that the ranks sent to this one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from hps.cluster.exchange.cluster_rows import ClusterRows
 from hps.cluster.exchange.key_exchange import ExchangedKeys
 from hps.cluster.rows import RowVerbs
 from hps.common.arrays import AnyArray
+from hps.contracts.joint import JointUpdate
 from hps.contracts.training import QueuedServer
-from hps.types import PinnedRows, Pins
+from hps.types import Ids, PinnedRows, Pins
 
 
 class QueuedRanks:
@@ -38,6 +39,13 @@ class QueuedRanks:
         return {
             table: self._rows.rows_of(table, exchanged[table], one) for table, one in pinned.items()
         }
+
+    def pin_joint(self, features: Mapping[str, Ids], num_examples: int) -> None:
+        """None: rows of ranks come table by table."""
+
+    def apply_joint(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> bool:
+        """As QueuedServer has it; there are no such rows."""
+        return False
 
     def release(self, rows: Sequence[PinnedRows]) -> None:
         """As QueuedServer has it."""

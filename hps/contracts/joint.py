@@ -32,6 +32,8 @@ class Places:
         columns: of each table, the first column of each of its features, in their order.
         features: of each table, the places of those features among all.
         width: of the output, in floats.
+        first_columns: of each table, if its features follow each other in the output; None unless
+            those of every table do.
         native: the same, for the native core.
     """
 
@@ -41,6 +43,7 @@ class Places:
     columns: tuple[tuple[int, ...], ...]
     features: tuple[tuple[int, ...], ...]
     width: int
+    first_columns: tuple[int, ...] | None
     native: _C.TablePlaces
 
     @staticmethod
@@ -62,6 +65,7 @@ class Places:
             tuple(map(tuple, columns)),
             tuple(map(tuple, features)),
             width,
+            _first_columns(dims, columns),
             _C.TablePlaces(list(dims), list(are_means), own_columns, own_features, width),
         )
 
@@ -76,6 +80,13 @@ class Places:
             [self.columns[place] for place in order],
             [self.features[place] for place in order],
         )
+
+
+def _first_columns(dims: Sequence[int], columns: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    for dim, own in zip(dims, columns, strict=True):
+        if not own or list(own) != list(range(own[0], own[0] + dim * len(own), dim)):
+            return None
+    return tuple(own[0] for own in columns)
 
 
 class JointIds(Protocol):

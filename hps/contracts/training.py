@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from hps.checkpoint.blobs import Dense, ModelState
 from hps.common.arrays import AnyArray
 from hps.common.json_text import Json, JsonView
-from hps.contracts.joint import JointServer
+from hps.contracts.joint import JointRows, JointServer, JointUpdate
 from hps.contracts.reads import PooledRead
 from hps.contracts.updates import RowUpdate
-from hps.types import PinnedRows, Pins
+from hps.types import Ids, PinnedRows, Pins
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +64,14 @@ class QueuedServer(Protocol):
 
     def pinning(self, keys: Mapping[str, AnyArray]) -> Mapping[str, PinnedRows]:
         """`RowServer.pin` of each table's keys, of all tables or none."""
+
+    def pin_joint(self, features: Mapping[str, Ids], num_examples: int) -> JointRows | None:
+        """`pinning` of a batch's keys, and its bags: rows that are read and stepped side by side;
+        None where rows cannot be."""
+
+    def apply_joint(self, update: JointUpdate, applied: Callable[[], object] | None = None) -> bool:
+        """One optimizer step of the tables of such rows: all of them or none. False, and nothing is
+        done, if rows of one were released."""
 
     def release(self, rows: "Sequence[PinnedRows]") -> None:
         """Releases rows of several tables at once; nothing to do for those that are released."""

@@ -295,7 +295,7 @@ class SparseEmbeddings(nn.Module):
         check_counts(layout, found, len(batch))
         if layout.chosen:
             return self._look_up_chosen(layout, found, batch, is_learning)
-        if is_joint:
+        if not is_learning:
             places, rows = self._pinned(layout.places, batch)
             if rows is not None:
                 return self._read(places, None, rows, batch)
@@ -426,6 +426,8 @@ class SparseEmbeddings(nn.Module):
             return places, None
         rows = cast("JointRows", first.joint)
         if not rows.are_of(batch.features, len(batch)) or set(rows.tables) != set(places.tables):
+            return places, None
+        if not self._is_joint and places.first_columns is None:
             return places, None
         return self._ordered_as(places, rows), rows
 

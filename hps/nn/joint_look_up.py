@@ -111,7 +111,7 @@ def _copied(pending: PendingGradients, grad: torch.Tensor) -> torch.Tensor:
     if is_narrow and (grad.shape[1] % 2 or grad.storage_offset() % 2):
         return grad.float()
     words = grad.view(torch.float32) if is_narrow else grad
-    copy = pending.new_grads(OF_SEVERAL, len(words), words.shape[1], HOST)
+    copy = pending.new_grads(OF_SEVERAL, len(words), words.shape[1], str(words.device))
     if words.numel() <= _SMALL_COPY:
         copy.copy_(words)
     else:
@@ -128,7 +128,7 @@ def read(
 ) -> tuple[torch.Tensor, JointRows]:
     """The bags of pinned rows, or of ids; [B, width], and the rows."""
     if rows is not None:
-        output = new_output(rows.num_examples, places.width, dtype)
+        output = new_output(rows.num_examples, places.width, dtype, server.device)
         rows.pool(places, output)
         return output, rows
     joint = server.joint

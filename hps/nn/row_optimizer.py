@@ -143,14 +143,20 @@ class RowOptimizer(torch.optim.Optimizer):
         """Applies what is pending; returns it."""
         pending, server = self._pending, self._server
         update = pending.joint_update()
-        joint = None if update is None else server.joint
-        if update is not None and joint is not None:
-            joint.apply(update, pending.forget_joint)
+        if update is not None and self._apply_joint(update):
             return [update]
         updates = pending.updates()
         if updates or server.ranks is not None:
             server.apply(updates, pending.forget_applied)
         return updates
+
+    def _apply_joint(self, update: "JointUpdate") -> bool:
+        """False, and nothing is done, where its rows are to be looked up table by table."""
+        server, forget = self._server, self._pending.forget_joint
+        if server.joint is not None:
+            server.joint.apply(update, forget)
+            return True
+        return server.queued is not None and server.queued.apply_joint(update, forget)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what is pending, whatever `set_to_none` says."""

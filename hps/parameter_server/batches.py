@@ -7,7 +7,7 @@ dram_cache/tier.py.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,10 @@ from hps.tiers.top_tier import TableStack
 from hps.types import PinnedRows, Pins
 
 if TYPE_CHECKING:
+    from hps.contracts.joint import JointUpdate
     from hps.parameter_server.joint_batches import JointBatches
+    from hps.tiers.placed_rows import PlacedRows
+    from hps.types import Ids
 
 # Pinned rows, gradients, bags, clicks and occurrences of one table's update.
 _Update = tuple[
@@ -113,6 +116,45 @@ class Batches:
             self.release(begun)
             raise
         return dict(zip(keys, begun, strict=True))
+
+    def pin_joint(self, features: "Mapping[str, Ids]", num_examples: int) -> "PlacedRows":
+        """As QueuedServer has it.
+
+        Raises:
+            ConfigError: offsets that divide the keys of a table into no bags, or a weight that is
+                not finite; nothing is pinned.
+        """
+        from hps.tiers.placed_rows import PlacedRows, poolings_of  # which needs torch
+
+        together = self._tables.together
+        assert together is not None, "there is no QueuedServer"
+        poolings = poolings_of(features, self._device)
+        rows = self.pinning({table: ids.keys_L for table, ids in features.items()})
+        try:
+            pinned = cast("dict[str, BatchRows]", rows)
+            return PlacedRows(together, pinned, features, poolings, num_examples)
+        except BaseException:  # an interrupt
+            self.release(list(rows.values()))
+            raise
+
+    def apply_joint(
+        self, update: "JointUpdate", applied: Callable[[], object] | None = None
+    ) -> bool:
+        """As QueuedServer has it."""
+        tables, rows = self._tables, update.rows
+        together = tables.together
+        assert together is not None, "there is no QueuedServer"
+        if getattr(rows, "together", None) is not together:
+            raise ConfigError("apply: the rows given are those of another server")
+        with tables.updates:
+            tables.begin_change("apply")
+            together.raise_failed()
+            with tables.lock:
+                bags = together.find_placed(update, tables.learning_rates)
+                if bags is None:
+                    return False
+                self._apply_bags(bags, bags.stacks, applied, None)
+                return True
 
     def _read_keys(self, keys: Mapping[str, AnyArray]) -> tuple[list[TableStack], _C.DeviceKeys]:
         """The stacks of tables, and their keys as the verbs over several tables take them."""

@@ -19,6 +19,7 @@ from hps.pipeline.prepared import Ended, Prepared
 from hps.types import Batch
 
 if TYPE_CHECKING:
+    from hps.contracts.joint import JointRows
     from hps.contracts.training import Ranks, RowServer
 
 
@@ -125,17 +126,24 @@ class StageWork:
         """Fetch (copy, with a gpu_cache): every row of the batch into its slot, and held there."""
         with self.clock.busy(self.pinning_stage, prepared.number):
             self._bring(prepared)
-            joint = self._server.joint
-            if joint is not None and _has_bags(prepared.batch):
-                prepared.joint = joint.pin(prepared.batch.features, len(prepared.batch))
+            queued, keys = self._server.queued, prepared.keys
+            prepared.let_go = None if queued is None else queued.release
+            prepared.joint = self._pin_joint(prepared.batch)
+            if prepared.joint is not None:
                 prepared.rows.update(prepared.joint.of_tables())
+            elif queued is None:
+                pin_tables(keys, self._server.pin, prepared.rows)
             else:
-                queued, keys = self._server.queued, prepared.keys
-                prepared.let_go = None if queued is None else queued.release
-                if queued is None:
-                    pin_tables(keys, self._server.pin, prepared.rows)
-                else:
-                    prepared.rows.update(queued.pinning(keys))
+                prepared.rows.update(queued.pinning(keys))
+
+    def _pin_joint(self, batch: Batch) -> "JointRows | None":
+        """Pins the rows of all tables together, where that can be."""
+        joint, queued = self._server.joint, self._server.queued
+        if not _has_bags(batch):
+            return None
+        if joint is not None:
+            return joint.pin(batch.features, len(batch))
+        return None if queued is None else queued.pin_joint(batch.features, len(batch))
 
     def bring_ahead(self, prepared: Prepared) -> None:
         """Fetch (copy): what else the batch's step would have to wait for. Rows are pinned."""

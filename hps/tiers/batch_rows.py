@@ -4,7 +4,7 @@ step.
 Above it: SparseEmbedding, RowOptimizer, Pipeline. Below it: top_tier.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+    from hps.tiers.placed_rows import PlacedRows
 
 
 class SharesPins(Protocol):
@@ -47,7 +48,9 @@ class BatchRows(_C.HeldRows):
     stack: TableStack
     plan: BatchPlan | None
     # The batch of several tables of which these rows are a part, if there is one; it pins them.
-    joint: "SharesPins | None" = None
+    shared: "SharesPins | None" = None
+    # That of a device, whose tables each pin their own; None when nobody else has it.
+    placed: "Callable[[], PlacedRows | None]" = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class BatchRows(_C.HeldRows):
         assert_held(lock)
         rows = cls.__new__(cls)
         _C.HeldRows.__init__(rows, stack, model, pool, lock, HOST)
-        rows.joint, rows.plan = joint, plan
+        rows.shared, rows.plan = joint, plan
         return rows
 
     @property
@@ -102,6 +105,11 @@ class BatchRows(_C.HeldRows):
     def belongs_to(self, stacks: Mapping[str, TableStack]) -> bool:
         """True if the rows lie in one of a server's stacks (by table), not in another server's."""
         return stacks.get(self.table) is self.stack
+
+    @property
+    def joint(self) -> "SharesPins | PlacedRows | None":
+        """The batch of several tables of which these rows are a part, if there is one."""
+        return self.shared or self.placed()
 
     @property
     def num_occurrences(self) -> int:
@@ -122,7 +130,7 @@ class BatchRows(_C.HeldRows):
     @property
     def is_released(self) -> bool:
         """True when the pins are gone."""
-        return self.plan is None or (self.joint is not None and self.joint.is_released)
+        return self.plan is None or (self.shared is not None and self.shared.is_released)
 
     def unique_keys(self) -> Keys:
         """The distinct keys that are pinned, uint64 [N]; none after the release."""
@@ -195,8 +203,8 @@ class BatchRows(_C.HeldRows):
         with self._lock:
             if self.plan is None:
                 return
-            if self.joint is not None:
-                self.joint.release_table(self.table)
+            if self.shared is not None:
+                self.shared.release_table(self.table)
                 self.plan = None
                 return
             self.stack.unpin(self.plan)
@@ -204,7 +212,7 @@ class BatchRows(_C.HeldRows):
 
     def _drop(self) -> None:
         """What HeldRows calls where nobody has the object any more, if it has a plan."""
-        if self.joint is None:
+        if self.shared is None:
             self.release()
 
     def give_up_plan(self) -> None:

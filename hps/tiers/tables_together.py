@@ -10,7 +10,7 @@ A step's own objects are looked through by the native core, in a call for all ta
 not know, as updates of one table that are to be joined, goes table by table to the same verbs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
+    from hps.contracts.joint import JointUpdate, Places
     from hps.contracts.reads import PooledRead
     from hps.contracts.updates import RowUpdate
+    from hps.tiers.placed_rows import PlacedRows
 
 
 class TablesTogether:
@@ -223,6 +225,49 @@ class TablesTogether:
             self._verbs.pool(bags)
             self._share_of(bags, begun)
             return True
+
+    def pool_placed(self, rows: "PlacedRows", places: "Places", out: "torch.Tensor") -> bool:
+        """Pools the bags of the tables of `places` into out, float32 [B, width]. False, and nothing
+        is done, if rows of one were released."""
+        with self._lock:
+            bags = self._bags_at(rows, places, out, ())
+            if bags is None:
+                return False
+            begun = perf_counter()
+            self._verbs.pool(bags)
+            self._share_of(bags, begun)
+            return True
+
+    def find_placed(self, update: "JointUpdate", rates: dict[str, float]) -> _C.DeviceBags | None:
+        """The gradients of an update of PlacedRows; None if rows of a table were released. Under
+        the lock."""
+        assert_held(self._lock)
+        rows, places = cast("PlacedRows", update.rows), update.places
+        bags = self._bags_at(rows, places, update.grads.float(), [rates[t] for t in places.tables])
+        if bags is not None:
+            bags.drop_empty()
+        return bags
+
+    def _bags_at(
+        self, rows: "PlacedRows", places: "Places", values: "torch.Tensor", rates: Sequence[float]
+    ) -> _C.DeviceBags | None:
+        """The bags of PlacedRows, side by side in values, float32 [B, width]. Under the lock."""
+        assert places.first_columns is not None, "features of a table that do not follow each other"
+        bags = self._verbs.new_bags()
+        own, poolings = rows.parts(places.tables)
+        counts = [len(columns) for columns in places.columns]
+        means, firsts = places.are_means, places.first_columns
+        is_held = _C.placed_bags(
+            bags, own, poolings, means, firsts, counts, values, rates, BatchRows
+        )
+        return bags if is_held else None
+
+    def hold_all(self, rows: Iterable[BatchRows]) -> bool:
+        """True if none of these rows was released."""
+        given = list(rows)
+        with self._lock:
+            plans = _C.held_plans(given, BatchRows)
+        return plans is not None and len(plans) == len(given)
 
     def pool_rows(self, asked: "Sequence[tuple[BatchRows, BagPooling, torch.Tensor]]") -> None:
         """As BatchRows.pool of each.
