@@ -82,7 +82,8 @@ class DeviceBags {
                  const TensorView& values, int64_t column, int64_t count, float lr) {
     const int64_t width = count * plan->table.ptr->args.dim;
     CheckShape(pooling.num_bags == count * values.shape(0), "bags of F features of B are needed");
-    CheckShape(0 <= column && column + width <= values.shape(1), "columns in [B, width] are needed");
+    CheckShape(0 <= column && column + width <= values.shape(1),
+               "columns in [B, width] are needed");
     BagsOfPlan& bags = tables.emplace_back();
     bags.plan = plan;
     bags.owner = std::move(owner);

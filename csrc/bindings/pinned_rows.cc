@@ -1,7 +1,7 @@
 // hps._C.HeldRows, begin_rows, pinned_reads, pinned_updates, placed_bags, held_plans,
-// give_up_plans: what a step over tables on a device is made from, read from the server's own objects in one call for all
-// tables, so that a table more costs Python nothing. What is in any way unusual is left to Python,
-// which tells what is wrong with it, or does it table by table.
+// give_up_plans: what a step over tables on a device is made from, read from the server's own
+// objects in one call for all tables, so that a table more costs Python nothing. What is in any way
+// unusual is left to Python, which tells what is wrong with it, or does it table by table.
 //
 // Above it: hps/tiers/tables_together.py; the objects are PooledRead, RowUpdate and BatchRows.
 // Below it: held_rows.h, device_bags.h.

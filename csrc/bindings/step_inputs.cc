@@ -1,5 +1,5 @@
-// hps._C.find_ids, give_rates, find_parts: what a step over many tables is made from, read from
-// Python's own objects in one call, so that a table more costs Python nothing.
+// hps._C.find_ids, are_kept, give_rates, find_parts: what a step over many tables is made from,
+// read from Python's own objects in one call, so that a table more costs Python nothing.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -10,12 +10,19 @@
 
 #include "bindings/bind.h"
 #include "bindings/cache_options.h"
+#include "bindings/device_keys.h"
+#include "bindings/fields.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace hps {
 namespace {
+
+// Of a table's Ids.
+struct IdsFields {
+  SlotField keys{"keys_L"}, offsets{"offsets"}, weights{"weights_L"};
+};
 
 nb::object ItemOf(nb::handle mapping, nb::handle key) {
   if (PyDict_CheckExact(mapping.ptr()) == 0) return nb::borrow(mapping)[key];
@@ -40,6 +47,41 @@ std::pair<nb::list, bool> FindIds(nb::handle features, const nb::tuple& tables) 
     found.append(ids);
   }
   return {found, has_weights};
+}
+
+// How often the tensors of a table's ids were changed in place; -1 if one does not count that.
+int64_t NumChanges(nb::handle keys, nb::handle offsets, nb::handle weights) {
+  int64_t sum = 0;
+  for (const nb::handle tensor : {keys, offsets, weights}) {
+    if (tensor.is_none()) continue;
+    const int64_t changes = VersionOfTensor(tensor);
+    if (changes < 0) return -1;
+    sum += changes;
+  }
+  return sum;
+}
+
+// True if a batch has, of each table, the very tensors that were kept, and none was changed.
+// Args:
+//   kept: tuples of a table's name, its keys, offsets and weights, and how often they had been
+//     changed.
+bool AreKept(const nb::list& kept, nb::handle features) {
+  static auto* const fields = new IdsFields;
+  for (const nb::handle one : kept) {
+    const auto of_table = nb::cast<nb::tuple>(one);
+    PyObject* const found = PyObject_GetItem(features.ptr(), of_table[0].ptr());
+    if (found == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    const nb::object ids = nb::steal(found);
+    const nb::object keys = fields->keys(ids), offsets = fields->offsets(ids);
+    const nb::object weights = fields->weights(ids);
+    if (!keys.is(of_table[1]) || !offsets.is(of_table[2]) || !weights.is(of_table[3])) return false;
+    const int64_t changes = NumChanges(keys, offsets, weights);
+    if (changes < 0 || changes != nb::cast<int64_t>(of_table[4])) return false;
+  }
+  return true;
 }
 
 // Gives each group's learning rate to its table. False, and nothing is given, unless these are
@@ -80,6 +122,8 @@ std::vector<int64_t> FindParts(
 
 void BindStepInputs(nb::module_& module) {
   module.def("find_ids", &FindIds, "features"_a, "tables"_a);
+  module.def("are_kept", &AreKept, "kept"_a, "features"_a);
+  module.def("num_changes", &NumChanges, "keys"_a, "offsets"_a, "weights"_a.none());
   module.def("find_parts", &FindParts, "values"_a, "lengths"_a, "value"_a);
   module.def("give_rates", &GiveRates, "groups"_a, "known"_a, "rates"_a);
 }

@@ -32,6 +32,7 @@ class Places:
         columns: of each table, the first column of each of its features, in their order.
         features: of each table, the places of those features among all.
         width: of the output, in floats.
+        counts: of each table, how many features it has.
         first_columns: of each table, if its features follow each other in the output; None unless
             those of every table do.
         native: the same, for the native core.
@@ -43,6 +44,7 @@ class Places:
     columns: tuple[tuple[int, ...], ...]
     features: tuple[tuple[int, ...], ...]
     width: int
+    counts: tuple[int, ...]
     first_columns: tuple[int, ...] | None
     native: _C.TablePlaces
 
@@ -65,6 +67,7 @@ class Places:
             tuple(map(tuple, columns)),
             tuple(map(tuple, features)),
             width,
+            tuple(map(len, columns)),
             _first_columns(dims, columns),
             _C.TablePlaces(list(dims), list(are_means), own_columns, own_features, width),
         )
@@ -172,13 +175,7 @@ class KeptIds:
 
     def are(self, features: Mapping[str, Ids], num_examples: int) -> bool:
         """True if a batch has these very tensors, and none was changed."""
-        for table, keys, offsets, weights, changes in self._kept:
-            own = features.get(table)
-            if own is None or own.keys_L is not keys or own.offsets is not offsets:
-                return False
-            if own.weights_L is not weights or _num_changes(own) != changes or changes < 0:
-                return False
-        return num_examples == self._num_examples
+        return num_examples == self._num_examples and _C.are_kept(self._kept, features)
 
     def lie_at(self, features: Mapping[str, Ids], num_examples: int) -> bool:
         """True if a batch's tensors are these or others over all of their memory, and none was
@@ -196,13 +193,7 @@ class KeptIds:
 
 def _num_changes(ids: Ids) -> int:
     """Grows with each change in place; below 0 where torch does not count them."""
-    keys, offsets, weights = ids.keys_L, ids.offsets, ids.weights_L
-    if keys.is_inference() or offsets.is_inference():
-        return -1
-    changes = keys._version + offsets._version
-    if weights is None:
-        return changes
-    return -1 if weights.is_inference() else changes + weights._version
+    return _C.num_changes(ids.keys_L, ids.offsets, ids.weights_L)
 
 
 def _placed(ids: Ids) -> list[_Placed | None]:

@@ -144,7 +144,8 @@ class Batches:
         tables, rows = self._tables, update.rows
         together = tables.together
         assert together is not None, "there is no QueuedServer"
-        if getattr(rows, "together", None) is not together:
+        is_own: bool = getattr(rows, "together", None) is together
+        if not is_own:
             raise ConfigError("apply: the rows given are those of another server")
         with tables.updates:
             tables.begin_change("apply")

@@ -255,8 +255,7 @@ class TablesTogether:
         assert places.first_columns is not None, "features of a table that do not follow each other"
         bags = self._verbs.new_bags()
         own, poolings = rows.parts(places.tables)
-        counts = [len(columns) for columns in places.columns]
-        means, firsts = places.are_means, places.first_columns
+        means, firsts, counts = places.are_means, places.first_columns, places.counts
         is_held = _C.placed_bags(
             bags, own, poolings, means, firsts, counts, values, rates, BatchRows
         )
