@@ -295,9 +295,11 @@ class SparseEmbeddings(nn.Module):
         check_counts(layout, found, len(batch))
         if layout.chosen:
             return self._look_up_chosen(layout, found, batch, is_learning)
-        if not is_learning:
-            places, rows = self._pinned(layout.places, batch)
-            if rows is not None:
+        rows = None if is_learning else self._joint_rows(layout.places, batch)
+        if rows is not None and not rows.is_released:
+            if not rows.are_of(batch.features, len(batch)):  # its tensors were changed since
+                batch = replace(batch, rows=None)
+            elif (places := self._places_in(rows, layout.places)) is not None:
                 return self._read(places, None, rows, batch)
         # Also what is pinned, but not together.
         return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found), is_learning)
@@ -419,17 +421,21 @@ class SparseEmbeddings(nn.Module):
             self._ordered[rows.tables] = places.ordered(rows.tables)
         return self._ordered[rows.tables]
 
-    def _pinned(self, places: Places, batch: Batch) -> tuple[Places, JointRows | None]:
-        """The rows of all tables, where they were pinned together, and places in their order."""
+    def _joint_rows(self, places: Places, batch: Batch) -> JointRows | None:
+        """What pins the rows of a batch together, if anything does."""
         first = None if not batch.rows else batch.rows.get(places.tables[0])
         if first is None or first.joint is None or not self._server.holds(first):
-            return places, None
-        rows = cast("JointRows", first.joint)
-        if not rows.are_of(batch.features, len(batch)) or set(rows.tables) != set(places.tables):
-            return places, None
-        if not self._is_joint and places.first_columns is None:
-            return places, None
-        return self._ordered_as(places, rows), rows
+            return None
+        return cast("JointRows", first.joint)
+
+    def _places_in(self, rows: JointRows, places: Places) -> Places | None:
+        """The places as rows that are pinned together are read to them, if they can be."""
+        if self._is_joint:
+            is_all = set(rows.tables) == set(places.tables)
+            return self._ordered_as(places, rows) if is_all else None
+        # On a device some of the tables will do, in any order.
+        is_possible = places.first_columns is not None and set(rows.tables) >= set(places.tables)
+        return places if is_possible else None
 
     def _told_layout(self, features: Mapping[str, str]) -> FeatureLayout:
         """What the first batch tells of tables whose features have no names; kept once that batch
