@@ -5,7 +5,9 @@ it. Kernels and copies are asked for and not done, so that what is left is hps's
 the driver and CuPy take for each launch (some microseconds) comes on top, which is why the launches
 are in the result. Torch's operators on tensors of the device run on the host here: batches are so
 small that this is the time of asking for them. Every row is in the gpu_cache: the device answers
-that none is missing. The stages run one after the other in one thread.
+that none is missing. The stages run one after the other in one thread. A step is what a training
+loop calls: SparseEmbeddings, backward with a given gradient, RowOptimizer; torch's own part of that
+is measured beside it, as a step of an autograd function and an optimizer that do nothing.
 """
 
 from collections.abc import Callable
@@ -20,13 +22,12 @@ from benchmarks.common.report import comparison_row
 from benchmarks.common.server import scratch_server
 from benchmarks.common.timing import Samples
 from benchmarks.gpu_cache.options import LR
+from benchmarks.parameter_server.many_tables.python_share import NOTHING, StepOfNothing
 from hps import _C
 from hps.common.arrays import HostArray
-from hps.common.bags import BagPooling, make_bags
+from hps.common.bags import make_bags
 from hps.common.row_layout import Keys
-from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import DIRTY, AnyRowCache
-from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
@@ -39,8 +40,8 @@ UNIT = "us a step"
 # Of docs/decisions/0041-a-step-on-a-device.md, for any number of tables.
 _AIMS = {"all threads": 150.0, "training thread": 40.0}
 _STEPS = 20  # a repetition; their median counts
-_TRAINING = ("pool", "apply", "release")
-_PHASES = ("warm", "pin", *_TRAINING)
+_TRAINING = ("forward", "backward", "step", "release")
+_PHASES = ("warm", "bags", "pin", *_TRAINING)
 
 
 class NullDevice:
@@ -147,12 +148,15 @@ class NullSteps:
         self._server, self._names, self._keys = server, names, keys
         self._keys_there = torch.from_numpy(keys.view(np.int64))  # as the copy stage has them
         length = EXAMPLES * KEYS_A_BAG
-        bags = make_bags(torch.arange(0, length + 1, KEYS_A_BAG), length, "bags")
-        self._pooling = BagPooling(bags, None, False)
-        self._out = torch.empty(EXAMPLES, DIM)
-        self._grads = torch.zeros(EXAMPLES, DIM)
-        self._rows: dict[str, Any] = {}
-        self._updates: list[RowUpdate] = []
+        self._offsets = torch.arange(0, length + 1, KEYS_A_BAG)
+        self._features: dict[str, hps.Ids] = {}
+        self._embeddings = hps.SparseEmbeddings(server, dict.fromkeys(names, 1))
+        self._optimizer = hps.RowOptimizer(server)
+        self._grads = torch.zeros(EXAMPLES, len(names) * DIM)
+        self._nothing = torch.zeros(EXAMPLES)
+        self._rows: Any = None
+        self._batch: Any = None
+        self._output = self._grads
 
     def warm(self) -> None:
         """What the fetch stage does."""
@@ -160,32 +164,38 @@ class NullSteps:
         for rows in self._server.queued.warming(of_tables).values():
             rows.release()
 
+    def bags(self) -> None:
+        """What the copy stage does first, besides copies: offsets are checked and measured."""
+        length = len(self._keys)
+        self._features = {
+            name: hps.Ids(
+                self._keys_there, self._offsets, None, make_bags(self._offsets, length, name)
+            )
+            for name in self._names
+        }
+
     def pin(self) -> None:
-        """What the copy stage does."""
-        of_tables = dict.fromkeys(self._names, self._keys_there)
-        self._rows.update(self._server.queued.pinning(of_tables))
+        """What it does then."""
+        self._rows = self._server.queued.pin_joint(self._features, EXAMPLES)
+        rows = dict(self._rows.of_tables())
+        dense = self._nothing.view(EXAMPLES, 1)
+        self._batch = hps.Batch(self._features, dense, self._nothing, rows=rows)
 
-    def pool(self) -> None:
-        """The forward."""
-        self._server.pull_tables(
-            [
-                PooledRead(name, self._keys_there, self._pooling, self._out, rows)
-                for name, rows in self._rows.items()
-            ]
-        )
+    def forward(self) -> None:
+        """Of the training loop."""
+        self._output = self._embeddings(self._batch)
 
-    def apply(self) -> None:
-        """The step; gradients are of bags."""
-        self._server.apply(
-            [
-                RowUpdate(name, self._keys_there, self._grads, rows, self._pooling)
-                for name, rows in self._rows.items()
-            ]
-        )
+    def backward(self) -> None:
+        """The same."""
+        self._output.backward(self._grads)  # type: ignore[no-untyped-call]
+
+    def step(self) -> None:
+        """The same."""
+        self._optimizer.step()
 
     def release(self) -> None:
-        """Its end."""
-        self._server.queued.release(list(self._rows.values()))
+        """What the Pipeline does behind the step."""
+        self._rows.release()
 
     def microseconds(self) -> dict[str, float]:
         """Of a phase the median over some steps."""
@@ -244,6 +254,8 @@ def run_null_device(smoke: bool, repetitions: int) -> dict[str, Any]:
 
 
 def _add_rows(rows: list[dict[str, Any]], smoke: bool, repetitions: int) -> None:
+    nothing = StepOfNothing(DIM, _STEPS)
+    empty = Samples(tuple(nothing.microseconds() for _ in range(repetitions)))
     for num_tables in TABLES[:1] if smoke else TABLES:
         samples, launches = measure(num_tables, repetitions)
         for phase, values in samples.items():
@@ -252,3 +264,7 @@ def _add_rows(rows: list[dict[str, Any]], smoke: bool, repetitions: int) -> None
             if phase in _AIMS:
                 baseline = ("the aim", Samples((_AIMS[phase],) * len(values.values)))
             rows.append(comparison_row(axes, UNIT, values, baseline, lower_is_better=True))
+            if phase == "training thread":
+                rows.append(
+                    comparison_row(axes, UNIT, values, (NOTHING, empty), lower_is_better=True)
+                )

@@ -6,9 +6,10 @@ docs/decisions/0041-a-step-on-a-device.md. Above it: test_step_counts.py. Below 
 counted_device.py.
 
 A step is one batch through a server with a gpu_cache over a dram_cache, as a Pipeline has it done:
-the fetch stage warms, the copy stage pins, the training thread pools, applies pooled gradients and
-releases. Three cases: all rows are in the gpu_cache; none is, and its slots are all taken, by dirty
-rows; none is, and slots are free. A batch has 64 keys a table, 48 of them distinct, in 32 bags.
+the fetch stage warms, the copy stage pins, the training loop calls SparseEmbeddings, backward with
+a gradient that it keeps, which costs a copy, and RowOptimizer; then the pins go. Three cases: all
+rows are in the gpu_cache; none is, and its slots are all taken, by dirty rows; none is, and slots
+are free. A batch has 64 keys a table, 48 of them distinct, in 32 bags.
 """
 
 import json
@@ -24,11 +25,9 @@ import torch
 
 import hps
 from hps import _C
-from hps.common.bags import BagPooling, make_bags
+from hps.common.bags import make_bags
 from hps.common.row_layout import Keys
-from hps.contracts.reads import PooledRead
 from hps.contracts.row_cache import AnyRowCache
-from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import make_gpu_caches
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
@@ -93,11 +92,13 @@ class CountedSteps:
         }
         self.names = names
         self.next_key = 0
-        # What queued work reads and writes: on a device memory is given out again in its order.
-        self._outs = {name: torch.empty(BAGS, DIM) for name in names}
-        self._grads = torch.full((BAGS, DIM), 0.5)
+        self._embeddings = hps.SparseEmbeddings(self.server, dict.fromkeys(names, 1), "mean")
+        self._optimizer = hps.RowOptimizer(self.server)
+        self._slope = torch.full((BAGS, num_tables * DIM), 0.5)
         offsets = torch.arange(0, BAGS * KEYS_A_BAG + 1, KEYS_A_BAG)
-        self.pooling = BagPooling(make_bags(offsets, BAGS * KEYS_A_BAG, "bags"), None, True)
+        self._bags = make_bags(offsets, BAGS * KEYS_A_BAG, "bags")
+        # What queued work reads and writes: on a device memory is given out again in its order.
+        self._kept: list[torch.Tensor] = []
 
     def new_keys(self) -> Keys:
         """Keys of a batch that no table has seen."""
@@ -119,23 +120,22 @@ class CountedSteps:
         assert queued is not None
         with device.counting("fetch"):
             warm = queued.warming(dict.fromkeys(self.names, keys))
+        features = {
+            name: hps.Ids(there, self._bags.offsets, None, self._bags) for name in self.names
+        }
         with device.counting("copy"):
-            held = queued.pinning(dict.fromkeys(self.names, there))
+            held = queued.pin_joint(features, BAGS)
+            assert held is not None
             for rows in warm.values():
                 rows.release()
+        batch = hps.Batch(features, torch.zeros(BAGS, 0), torch.zeros(BAGS))
+        batch.rows = dict(held.of_tables())
         with device.counting("training"):
-            server.pull_tables(
-                [
-                    PooledRead(name, there, self.pooling, self._outs[name], rows)
-                    for name, rows in held.items()
-                ]
-            )
-        updates = [
-            RowUpdate(name, there, self._grads, held[name], self.pooling) for name in self.names
-        ]
-        with device.counting("training"):
-            server.apply(updates)
-            queued.release(list(held.values()))
+            output = self._embeddings(batch)
+            output.backward(self._slope)
+            self._optimizer.step()
+            held.release()
+        self._kept = [output]
 
     def counts(self, keys: Keys) -> Counts:
         """Of one step."""
