@@ -108,7 +108,10 @@ class Ids:
         from hps.common.bags import make_bags
 
         bags = self.bags or make_bags(self.offsets, len(self.keys_L), "Batch.to")
-        bags = bags.to(device)
+        return self.moved(device, bags.to(device))
+
+    def moved(self, device: str, bags: "Bags") -> "Ids":
+        """The same on another device, where the bags are."""
         weights = self.weights_L
         if weights is not None:
             weights = weights.to(device, non_blocking=True)
@@ -172,7 +175,8 @@ class Batch:
         device = str(device)
         if str(self.labels.device) == device:
             return self
-        moved = {id(ids): ids.to(device) for ids in self.features.values()}  # shared ones once
+        moved = {id(ids): ids for ids in self.features.values()}  # shared ones once
+        moved = _ids_moved(moved, device)
         return Batch(
             features={table: moved[id(ids)] for table, ids in self.features.items()},
             dense=self.dense.to(device, non_blocking=True),
@@ -216,6 +220,15 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
+
+
+def _ids_moved(given: "dict[int, Ids]", device: str) -> "dict[int, Ids]":
+    """The same on a device; bags of those that have none are measured together."""
+    from hps.common.bags import bags_of
+
+    away = {key: ids for key, ids in given.items() if str(ids.keys_L.device) != device}
+    bags = bags_of(away, device, "Batch.to")
+    return {key: ids.moved(device, bags[key]) if key in bags else ids for key, ids in given.items()}
 
 
 def _moved(values: "torch.Tensor | None", device: str) -> "torch.Tensor | None":

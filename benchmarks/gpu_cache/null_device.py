@@ -25,7 +25,7 @@ from benchmarks.gpu_cache.options import LR
 from benchmarks.parameter_server.many_tables.python_share import NOTHING, StepOfNothing
 from hps import _C
 from hps.common.arrays import HostArray
-from hps.common.bags import make_bags
+from hps.common.bags import bags_of
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import DIRTY, AnyRowCache
 from hps.gpu_cache import make_gpu_caches
@@ -166,13 +166,11 @@ class NullSteps:
 
     def bags(self) -> None:
         """What the copy stage does first, besides copies: offsets are checked and measured."""
-        length = len(self._keys)
-        self._features = {
-            name: hps.Ids(
-                self._keys_there, self._offsets, None, make_bags(self._offsets, length, name)
-            )
-            for name in self._names
-        }
+        features = {name: hps.Ids(self._keys_there, self._offsets) for name in self._names}
+        bags = bags_of(features, "cpu", "the batch")
+        for name, own in features.items():
+            own.bags = bags[name]
+        self._features = features
 
     def pin(self) -> None:
         """What it does then."""

@@ -1,11 +1,15 @@
-// hps._C.find_ids, are_kept, give_rates, find_parts: what a step over many tables is made from,
-// read from Python's own objects in one call, so that a table more costs Python nothing.
+// hps._C.find_ids, are_kept, measure_bags, give_rates, find_parts: what a step over many tables is
+// made from, read from Python's own objects in one call, so that a table more costs Python nothing.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "bindings/bind.h"
@@ -18,6 +22,10 @@ using namespace nb::literals;
 
 namespace hps {
 namespace {
+
+constexpr int64_t kMostBags = (int64_t{1} << 31) - 2;  // hps/common/bags.py says so
+
+using OwnNumbers = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Of a table's Ids.
 struct IdsFields {
@@ -84,6 +92,45 @@ bool AreKept(const nb::list& kept, nb::handle features) {
   return true;
 }
 
+// Bags of several tables, by their offsets: the least and the greatest number of occurrences in a
+// bag of each table, 1 if it has none. Nothing, unless all are int64 [num_bags + 1] of the host in
+// one piece that start at 0, do not fall and end at the table's number of keys.
+// Args:
+//   own: int64 [all offsets], which become these, table by table.
+//   lengths: int64 [all bags], which become those of the bags.
+std::optional<std::pair<std::vector<int64_t>, std::vector<int64_t>>> MeasureBags(
+    const nb::list& offsets, const std::vector<int64_t>& num_keys, OwnNumbers own,
+    OwnNumbers lengths) {
+  CheckShape(offsets.size() == num_keys.size(), "keys of each table are needed");
+  std::pair<std::vector<int64_t>, std::vector<int64_t>> bounds;
+  int64_t *next = own.data(), *next_length = lengths.data();
+  const int64_t *const end = next + own.size(), *const end_length = next_length + lengths.size();
+  for (size_t i = 0; i < num_keys.size(); ++i) {
+    const std::optional<TensorView> view = TensorView::On(TensorDevice{}, offsets[i]);
+    if (!view || view->num_dims() != 1 || view->dtype() != nb::dtype<int64_t>()) return {};
+    const int64_t num_bags = view->shape(0) - 1;
+    if (num_bags < 0 || num_bags > kMostBags) return {};
+    CheckShape(num_bags < end - next && num_bags <= end_length - next_length, "room is needed");
+    const auto* const given = static_cast<const int64_t*>(view->data());
+    std::copy_n(given, num_bags + 1, next);
+    if (next[0] != 0 || next[num_bags] != num_keys[i]) return {};
+    int64_t shortest = num_bags == 0 ? 1 : num_keys[i], longest = num_bags == 0 ? 1 : 0;
+    for (int64_t bag = 0; bag < num_bags; ++bag) {
+      // Differences of numbers from 0 to num_keys, as long as none has been outside.
+      if (next[bag + 1] < next[bag] || next[bag + 1] > num_keys[i]) return {};
+      const int64_t length = next[bag + 1] - next[bag];
+      shortest = std::min(shortest, length);
+      longest = std::max(longest, length);
+      next_length[bag] = length;
+    }
+    bounds.first.push_back(shortest);
+    bounds.second.push_back(longest);
+    next += num_bags + 1;
+    next_length += num_bags;
+  }
+  return bounds;
+}
+
 // Gives each group's learning rate to its table. False, and nothing is given, unless these are
 // `known`, floats of Python's own.
 bool GiveRates(const nb::list& groups, const std::vector<double>& known, nb::dict rates) {
@@ -123,6 +170,8 @@ std::vector<int64_t> FindParts(
 void BindStepInputs(nb::module_& module) {
   module.def("find_ids", &FindIds, "features"_a, "tables"_a);
   module.def("are_kept", &AreKept, "kept"_a, "features"_a);
+  module.def("measure_bags", &MeasureBags, "offsets"_a, "num_keys"_a, "own"_a.noconvert(),
+             "lengths"_a.noconvert());
   module.def("num_changes", &NumChanges, "keys"_a, "offsets"_a, "weights"_a.none());
   module.def("find_parts", &FindParts, "values"_a, "lengths"_a, "value"_a);
   module.def("give_rates", &GiveRates, "groups"_a, "known"_a, "rates"_a);

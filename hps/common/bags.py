@@ -4,15 +4,22 @@ feature of one example has.
 Above it: `hps.SparseEmbedding`, `hps.Ids`; the servers, which pool. Below it: torch.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import torch
 
+from hps import _C
 from hps.common.arrays import HOST, HostArray, PoolArguments
 from hps.common.row_layout import Labels
 from hps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hps.types import Ids
+
+Table = TypeVar("Table", bound=Hashable)  # its name, or what else tells it from others
 
 _MAX_BAGS = 2**31 - 1  # the native core numbers bags with 32 bits
 
@@ -172,6 +179,42 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
             f"offsets[{bag}]={int(offsets[bag])}, of {num_occurrences} keys; offsets must not fall"
         )
     return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
+
+
+def bags_of(features: "Mapping[Table, Ids]", device: str, where: str) -> "dict[Table, Bags]":
+    """The bags of each table of a batch on a device, as make_bags has them, all at once.
+
+    Raises:
+        ConfigError: as make_bags, of the first table that is not as it is needed.
+    """
+    unknown = {table: own for table, own in features.items() if own.bags is None}
+    found = {table: own.bags.to(device) for table, own in features.items() if own.bags is not None}
+    offsets = [own.offsets for own in unknown.values()]
+    if offsets and all(one.device.type == HOST and one.dim() == 1 for one in offsets):
+        found |= _bags_of_host(unknown, offsets, device)
+    for table, own in unknown.items():
+        if table not in found:
+            found[table] = make_bags(own.offsets, len(own.keys_L), where).to(device)
+    return {table: found[table] for table in features}
+
+
+def _bags_of_host(
+    features: "Mapping[Table, Ids]", offsets: list[torch.Tensor], device: str
+) -> "dict[Table, Bags]":
+    """Of offsets of the host; nothing if any are not as they are needed. Their numbers go to the
+    device in two copies, whatever the number of tables."""
+    sizes = [len(one) for one in offsets]
+    num_keys = [len(own.keys_L) for own in features.values()]
+    own = np.empty(sum(sizes), np.int64)
+    lengths = np.empty(max(0, sum(sizes) - len(sizes)), np.int64)
+    bounds = None if min(sizes) == 0 else _C.measure_bags(offsets, num_keys, own, lengths)
+    if bounds is None:
+        return {}
+    starts = torch.from_numpy(own).to(device, non_blocking=True).split_with_sizes(sizes)
+    counts = [size - 1 for size in sizes]
+    of_bags = torch.from_numpy(lengths).to(device, non_blocking=True).split_with_sizes(counts)
+    parts = zip(starts, of_bags, *bounds, num_keys, strict=True)
+    return dict(zip(features, (Bags(*one) for one in parts), strict=True))
 
 
 def clicks_of_bags(clicks: Labels, offsets: HostArray) -> Labels:

@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 
 from hps.common.arrays import HOST
-from hps.common.bags import BagPooling, make_bags, own_copy, refuse_infinite_weights
+from hps.common.bags import BagPooling, bags_of, own_copy, refuse_infinite_weights
 from hps.common.row_layout import Labels
 from hps.contracts.joint import KeptIds, Places
 from hps.contracts.updates import RowUpdate
@@ -33,10 +33,9 @@ def poolings_of(features: "Mapping[str, Ids]", device: str) -> list[BagPooling]:
             not finite; or not a weight a key.
     """
     found = []
+    bags = bags_of(features, device, f"tables {list(features)}")
     for table, ids in features.items():
-        where = f"table {table!r}"
-        bags = (ids.bags or make_bags(ids.offsets, len(ids.keys_L), where)).to(device)
-        weights = ids.weights_L
+        where, weights = f"table {table!r}", ids.weights_L
         if weights is not None:
             if weights.dtype != torch.float32 or weights.shape != ids.keys_L.shape:
                 raise ConfigError(
@@ -46,7 +45,7 @@ def poolings_of(features: "Mapping[str, Ids]", device: str) -> list[BagPooling]:
             if weights.device.type == HOST:
                 refuse_infinite_weights(weights.detach().numpy(), where)
             weights = own_copy(weights.to(device, non_blocking=True))
-        found.append(BagPooling(bags, weights, is_mean=False))
+        found.append(BagPooling(bags[table], weights, is_mean=False))
     return found
 
 
