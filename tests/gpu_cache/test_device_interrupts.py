@@ -9,6 +9,7 @@ import gc
 import linecache
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -70,16 +71,16 @@ def _is_with(frame: FrameType) -> bool:
 
 
 def struck_at(number: int, call: Callable[[], object]) -> str:
-    """Where the interrupt struck; empty if the call has not so many lines."""
+    """Where the interrupt struck; empty if the call has not so many lines. A __del__ that it struck
+    was ended by it, and the call was not."""
     strike, before = Strike(number), sys.gettrace()
     sys.settrace(strike)
     try:
-        call()
-    except KeyboardInterrupt:
-        return strike.place
+        with suppress(KeyboardInterrupt):
+            call()
     finally:
         sys.settrace(before)
-    return ""
+    return strike.place
 
 
 class Full:
@@ -108,9 +109,9 @@ class Full:
         assert found is not None
         return found
 
-    def pin(self, keys: Keys, plan: Any) -> None:
-        """As a server has it done."""
-        self.batch.look_up([plan], self.needed(keys), [True])
+    def pin(self, keys: Keys, plan: Any, pins: bool = True) -> None:
+        """As a server has it done; `pins`: by the look-up, if no row is missing."""
+        self.batch.look_up([plan], self.needed(keys), [pins])
         if self.batch.pin_found([plan]):
             return
         assert self.batch.begin_reserve([plan])
@@ -140,7 +141,8 @@ class Full:
         assert np.array_equal(out, self.rows(keys)), place
 
 
-CASES = ("rows that are here", "rows that are missing", "rows that are partly missing")
+HERE, RESERVED = "rows that are here", "rows that are here, pinned by a reserve"
+CASES = (HERE, RESERVED, "rows that are missing", "rows that are partly missing")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,7 +151,7 @@ def test_an_interrupt_at_any_line_of_a_batch_leaves_no_pin_and_every_row(case: s
     plan, places = full.plan, set()
 
     def step(keys: Keys) -> None:
-        full.pin(keys, plan)
+        full.pin(keys, plan, pins=case != RESERVED)
         full.batch.release([plan])
 
     for number in range(1, 2000):
@@ -157,7 +159,8 @@ def test_an_interrupt_at_any_line_of_a_batch_leaves_no_pin_and_every_row(case: s
         here, away = full.keys[stored], full.keys[~stored]
         generator.shuffle(here)
         generator.shuffle(away)
-        num_here = {"rows that are here": COUNT, "rows that are missing": 0}.get(case, COUNT // 2)
+        counts = {HERE: COUNT, RESERVED: COUNT, "rows that are missing": 0}
+        num_here = counts.get(case, COUNT // 2)
         keys = np.concatenate([here[:num_here], away[: COUNT - num_here]])
         place = struck_at(number, lambda keys=keys: step(keys))
         full.batch.abandon([plan])
