@@ -33,7 +33,8 @@ class DeviceBags {
 
   // Bags of a plan's batch: offsets and weights None or tensors, values a tensor.
   // Raises:
-  //   ValueError: what is not a tensor on the device, of the right type, in one piece.
+  //   ValueError: what is not a tensor on the device, of the right type, in one piece; weights that
+  //   are not one a key.
   void Add(nb::object plan, nb::handle offsets, nb::handle weights, bool is_mean, nb::handle values,
            float lr) {
     BagsOfPlan bags = {};
@@ -44,7 +45,7 @@ class DeviceBags {
     bags.num_bags = bags.plan->num_occurrences;
     if (!offsets.is_none()) SetOffsets(Require(LookAtOffsets(offsets), kOffsets), &bags);
     if (!weights.is_none()) {
-      bags.weights = static_cast<const float*>(Require(LookAtFloats(weights, 1), kWeights).data());
+      SetWeights(Require(LookAtFloats(weights, 1), kWeights), &bags);
       Keep(weights);
     }
     SetValues(Require(LookAtFloats(values, 2), kValues), &bags);
@@ -180,6 +181,14 @@ class DeviceBags {
   static void SetOffsets(const TensorView& view, BagsOfPlan* bags) {
     bags->offsets = static_cast<const int64_t*>(view.data());
     bags->num_bags = view.shape(0) - 1;
+  }
+  static void SetWeights(const TensorView& view, BagsOfPlan* bags) {
+    const int64_t num_keys = bags->plan->num_occurrences;
+    CheckShape(view.shape(0) == num_keys,
+               ("weights must be float32 [L], one of each of " + std::to_string(num_keys) +
+                " keys, not of " + std::to_string(view.shape(0)))
+                   .c_str());
+    bags->weights = static_cast<const float*>(view.data());
   }
   static void SetValues(const TensorView& view, BagsOfPlan* bags) {
     bags->values = static_cast<float*>(view.data());

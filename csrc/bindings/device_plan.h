@@ -188,11 +188,11 @@ struct DevicePlanState {
   bool IsOf(nb::handle keys) const {
     return given.is(keys) && given_version >= 0 && VersionOfTensor(keys) == given_version;
   }
-  // Its update is queued: nothing more is read of the last sum for it.
-  void EndUpdate() {
-    if (std::exchange(is_summed, false) && --sums.ptr->num_pending == 0) {
-      sums.ptr->tensors = nb::none();
-    }
+  // Nothing more is queued that reads of the last sum for it. Of the last plan of that sum what its
+  // tables' updates read, to be kept until they are queued; else None.
+  nb::object EndUpdate() {
+    if (!std::exchange(is_summed, false) || --sums.ptr->num_pending > 0) return nb::none();
+    return std::exchange(sums.ptr->tensors, nb::none());
   }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.

@@ -429,7 +429,9 @@ std::unique_ptr<TableBlock> DeviceVerbs::Apply(const DeviceBags& bags, uint64_t 
                plan.bound(),         one.lr};
   }
   for (const BagsOfPlan& one : bags.tables) {
-    if (one.plan->is_surely_whole()) one.plan->EndUpdate();  // else other windows follow
+    if (one.plan->is_surely_whole()) {  // else other windows follow
+      block->kept.append(one.plan->EndUpdate());
+    }
   }
   return block;
 }

@@ -107,6 +107,7 @@ class TableBlock {
   void QueueKinds(const std::string& prefix);
 
   std::vector<std::string> kinds;  // of each launch, where a launch is a kind's
+  nb::list kept;                   // what is read and kept by nobody else until it is queued
 
  private:
   struct Launch {

@@ -120,7 +120,7 @@ std::unique_ptr<TableBlock> PeerVerbs::Judge(const std::vector<SentTable*>& tabl
     judge.ordinary = ordinary;
     judge.limit = limit;
     args[i] = judge;
-    one.plan.ptr->EndUpdate();  // nothing else reads the gradients
+    block->kept.append(one.plan.ptr->EndUpdate());  // nothing else reads the gradients
   }
   return block;
 }

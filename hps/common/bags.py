@@ -84,10 +84,15 @@ class BagPooling:
     is_mean: bool
 
     def check(self, num_keys: int, where: str) -> None:
-        """ConfigError unless these are bags of so many keys."""
+        """ConfigError unless these are bags of so many keys, and weights of as many."""
         if self.bags.num_occurrences != num_keys:
             raise ConfigError(
                 f"{where}: bags of {self.bags.num_occurrences} keys, and {num_keys} keys are given"
+            )
+        if self.weights is not None and self.weights.shape != (num_keys,):
+            raise ConfigError(
+                f"{where}: weights have shape {tuple(self.weights.shape)}, and {num_keys} keys are "
+                "given; give one weight a key, or none"
             )
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -131,9 +131,10 @@ class TableVerbs(Protocol):
         """Tries the step of each plan of bags at its learning rate; the first table that has a sum,
         or a row after its step, that is not finite tells it by `failed_key`."""
 
-    def apply(self, bags: _C.DeviceBags) -> None:
+    def apply(self, bags: _C.DeviceBags, applied: Callable[[], object] | None = None) -> None:
         """The optimizers of bags that were summed, once a key. Changes nothing of any table while a
-        refused gradient is unsaid."""
+        refused gradient is unsaid. `applied`, a builtin, is called with the queueing: no interrupt
+        comes between."""
 
     def abandon(self, plans: Sequence[BatchPlan]) -> None:
         """Takes back what each plan holds, however far it came. Waits for a reserve that is

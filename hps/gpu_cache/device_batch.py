@@ -288,14 +288,16 @@ class DeviceBatch:
             self._native.note_failure(block, failures.address)
             failures.show_host()
 
-    def apply(self, bags: _C.DeviceBags) -> None:
+    def apply(self, bags: _C.DeviceBags, applied: Callable[[], object] | None = None) -> None:
         """See TableVerbs."""
         failures = self._failures
+        told = [] if applied is None else [applied]
         if not (plans := _with_keys(bags)):
+            _C.call_all(told)
             return
         with self._verb(plans, failures.memory):
             block = self._native.apply(bags, failures.address, self._device.stream())
-            block.launch_kinds("Apply")
+            _C.call_all([partial(block.launch_kinds, "Apply"), *told])
 
     def step_of(self, plan: DevicePlan, lr: float) -> _C.DeviceBags:
         """What find_overflow and apply take of one plan, whose gradients were summed."""

@@ -37,13 +37,17 @@ class Chunks:
     Args:
         device: whose.
         order: of the verbs.
+
+    Copies from pinned memory are queued by the driver's own functions: who gives that memory out
+    does not know of them, so that what was used is given back when they have been done.
     """
+
+    _is_new = True  # what an interrupted __init__ leaves, too
 
     def __init__(self, device: Device, order: VerbOrder) -> None:
         self._device = device
         self._order = order
         self._current = _Chunk(device, _CHUNK_BYTES)
-        self._is_new = True
         self._used: deque[_Chunk] = deque()  # oldest first
 
     @property
@@ -63,6 +67,12 @@ class Chunks:
         self._current = self._take(num_bytes)
         with self._order.verb(self._current.piece):
             return self._current.place
+
+    def __del__(self) -> None:
+        if not self._is_new:
+            with self._order.verb():
+                last = self._device.event()
+            last.synchronize()
 
     def _take(self, num_bytes: int) -> _Chunk:
         """One whose use is over, or another."""

@@ -324,8 +324,7 @@ class Batches:
                 stack.raise_failed(wait=True)
 
         (checked or _check)(check)
-        calls = [together.applying(bags, stacks), *([applied] if applied else [])]
-        together.share(stacks, _C.call_all(calls)[0])
+        together.apply(bags, stacks, applied)
         for stack in stacks if self._tables.num_updates else ():  # else nobody asks
             self._tables.count_update(stack.name)
 

@@ -11,7 +11,6 @@ not know, as updates of one table that are to be joined, goes table by table to 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -319,12 +318,19 @@ class TablesTogether:
         self._verbs.find_overflow(bags)
         self._share(stacks, begun)
 
-    def applying(self, bags: _C.DeviceBags, stacks: Sequence[TableStack]) -> Callable[[], None]:
-        """As TableStack.applying of each: one call. Under the lock."""
+    def apply(
+        self,
+        bags: _C.DeviceBags,
+        stacks: Sequence[TableStack],
+        applied: Callable[[], object] | None,
+    ) -> None:
+        """As TableStack.applying of each, and `applied` with it. Under the lock."""
         assert_held(self._lock)
         for stack in stacks:
             stack.changes += 1
-        return partial(self._verbs.apply, bags)
+        begun = perf_counter()
+        self._verbs.apply(bags, applied)
+        self._share(stacks, begun)
 
     def release(self, rows: Sequence[object]) -> bool:
         """As BatchRows.release of each; may be repeated, after an interrupt. False, and nothing is
@@ -346,22 +352,20 @@ class TablesTogether:
                 stack.counters.seconds += seconds / len(self._stacks)
                 stack.counters.hits += cast("_C.DeviceTable", stack.cache).take_hits()
 
-    def share(self, stacks: Sequence[TableStack], seconds: float) -> None:
-        """Adds what a verb took to the counters of its tables, as if each had taken as long. Under
-        the lock."""
-        assert_held(self._lock)
-        if len(stacks) == len(self._stacks):
-            self._seconds += seconds
-            return
-        for stack in stacks:
-            stack.counters.seconds += seconds / len(stacks)
-
     def _share_of(self, bags: _C.DeviceBags, begun: float) -> None:
-        """The same of the tables of bags that were read of rows."""
+        """As _share, of the tables of bags that were read of rows."""
         if len(bags) == len(self._stacks):
             self._seconds += perf_counter() - begun
         else:
             self._share(bags.stacks, begun)
 
     def _share(self, stacks: Sequence[TableStack], begun: float) -> None:
-        self.share(stacks, perf_counter() - begun)
+        """Adds what a verb took to the counters of its tables, as if each had taken as long. Under
+        the lock."""
+        assert_held(self._lock)
+        seconds = perf_counter() - begun
+        if len(stacks) == len(self._stacks):
+            self._seconds += seconds
+            return
+        for stack in stacks:
+            stack.counters.seconds += seconds / len(stacks)

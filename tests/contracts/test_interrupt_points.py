@@ -46,16 +46,17 @@ class Strike:
 
 
 def struck_at(number: int, call: Callable[[], Any]) -> BaseException | None:
-    """The interrupt that struck at the number-th place of a call; None if it has not so many."""
-    before = sys.gettrace()
-    sys.settrace(Strike(number))
+    """The interrupt that struck at the number-th place of a call, or of a __del__ that came with
+    it; None if it has not so many."""
+    strike, before = Strike(number), sys.gettrace()
+    sys.settrace(strike)
     try:
         call()
     except KeyboardInterrupt as error:
         return error
     finally:
         sys.settrace(before)
-    return None
+    return KeyboardInterrupt() if strike.left == 0 else None
 
 
 def calls_of(server: ParameterServer) -> dict[str, Callable[[np.ndarray], Any]]:
@@ -119,6 +120,7 @@ def test_an_interrupt_at_any_call_leaves_no_turn_taken_and_no_pin(
                 num_struck += 1
                 error.__traceback__ = None
                 assert server.pins == 0, where
+                assert not server.parts.tables.stacks["ads"].plans_in_flight, where
             assert num_struck >= 5, name
             assert server.num_rows("ads") == 600
         assert dump(server) == rows

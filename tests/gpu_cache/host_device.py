@@ -81,7 +81,9 @@ class HostDevice:
         self.num_done = 0
         self.launches: list[tuple[str, int]] = []
         # Verbs come one at a time, but any thread may wait for what a verb has queued.
-        self._lock = threading.Lock()
+        # What is dropped within work may wait for it.
+        self._lock = threading.RLock()
+        self._is_working = False
         self._queue: list[Callable[[], Any]] = []
         # A device gives memory out again only behind the work that was queued before it came back.
         self._held: list[torch.Tensor] = []
@@ -157,8 +159,12 @@ class HostDevice:
     def work_off(self, number: int) -> None:
         """Does the first `number` pieces of work ever queued."""
         with self._lock:
-            while self.num_done < number:
-                self._queue.pop(0)()
+            while self.num_done < number and not self._is_working:
+                self._is_working = True
+                try:
+                    self._queue.pop(0)()
+                finally:
+                    self._is_working = False
                 self.num_done += 1
             if not self._queue and self.depth == 0:
                 self._held.clear()

@@ -96,7 +96,7 @@ class CountedSteps:
         self._optimizer = hps.RowOptimizer(self.server)
         self._slope = torch.full((BAGS, num_tables * DIM), 0.5)
         offsets = torch.arange(0, BAGS * KEYS_A_BAG + 1, KEYS_A_BAG)
-        self._bags = make_bags(offsets, BAGS * KEYS_A_BAG, "bags")
+        self.bags = make_bags(offsets, BAGS * KEYS_A_BAG, "bags")
         # What queued work reads and writes: on a device memory is given out again in its order.
         self._kept: list[torch.Tensor] = []
 
@@ -120,9 +120,7 @@ class CountedSteps:
         assert queued is not None
         with device.counting("fetch"):
             warm = queued.warming(dict.fromkeys(self.names, keys))
-        features = {
-            name: hps.Ids(there, self._bags.offsets, None, self._bags) for name in self.names
-        }
+        features = {name: hps.Ids(there, self.bags.offsets, None, self.bags) for name in self.names}
         with device.counting("copy"):
             held = queued.pin_joint(features, BAGS)
             assert held is not None

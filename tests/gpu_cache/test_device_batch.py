@@ -249,9 +249,68 @@ def test_gradients_are_kept_until_all_plans_of_their_sum_are_updated() -> None:
     verbs.apply(verbs.step_of(tables.plans[0], 0.1))
     assert kept() == [True, True]
     verbs.apply(verbs.step_of(tables.plans[1], 0.1))
+    assert [one() is not None for one in known] == [True, True]  # what is queued reads them
     assert kept() == [False, False]
     with pytest.raises(AssertionError, match="without sums"):
         verbs.apply(verbs.step_of(tables.plans[1], 0.1))
+
+
+def test_gradients_of_a_sum_that_another_has_replaced_go_with_its_last_table() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(19)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    grads = [torch.from_numpy(bags[number][3]) for number in range(2)]
+    known, verbs, device = weakref.ref(grads[0]), tables.verbs, tables.device
+    sums = [
+        BagsOfTable(tables.ours[at], tables.plans[at], tables.keep(bags[at][0]), None, False, one)
+        for at, one in enumerate(grads)
+    ]
+    verbs.sum_gradients(verbs.bags_of(sums))
+    others = tables.keep(bags[0][0]), None, False, tables.keep(bags[0][3])
+    sums[0] = BagsOfTable(tables.ours[0], tables.plans[0], *others)
+    verbs.sum_gradients(verbs.bags_of(sums[:1]))
+    del grads, sums
+    assert known() is not None  # the other table's update has still to read that sum
+    verbs.apply(verbs.step_of(tables.plans[1], 0.1))
+    device.work_off(device.num_queued)
+    gc.collect()
+    assert known() is None
+
+
+def test_a_plan_of_other_keys_has_no_sums_and_keeps_no_gradients() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(17)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    grads = torch.from_numpy(bags[1][3])
+    known, verbs, device, plan = weakref.ref(grads), tables.verbs, tables.device, tables.plans[1]
+    offsets = tables.keep(bags[1][0])
+    verbs.sum_gradients(
+        verbs.bags_of([BagsOfTable(tables.ours[1], plan, offsets, None, False, grads)])
+    )
+    del grads
+    verbs.make_plan(plan, keys[1])
+    device.work_off(device.num_queued)
+    gc.collect()
+    assert known() is None
+    tables.ours[1].find(plan, 0, -1)  # its rows are here
+    with pytest.raises(AssertionError, match="without sums"):
+        verbs.apply(verbs.step_of(plan, 0.1))
+
+
+def test_weights_of_another_number_than_the_keys_are_refused() -> None:
+    tables, random = Tables(HostDevice()), np.random.default_rng(18)
+    keys, bags = draw(random, 9)
+    tables.bring(keys)
+    offsets, _, mean, grads = bags[1]
+    out = torch.zeros(BAGS, FEATURES * TABLES[1][1])
+    for length in (0, len(keys[1]) - 1, len(keys[1]) + 1):
+        weights = tables.keep(np.ones(length, np.float32))
+        for values in (out, tables.keep(grads)):
+            bag = BagsOfTable(
+                tables.ours[1], tables.plans[1], tables.keep(offsets), weights, mean, values
+            )
+            with pytest.raises(ValueError, match=rf"weights .*of {len(keys[1])} keys.*{length}"):
+                tables.verbs.bags_of([bag])
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++, which compiles the emulated warps")

@@ -5,32 +5,40 @@ work has to be noted with the queueing, in one native call: else the device pins
 what the host knows nothing of.
 """
 
+import dis
 import gc
 import linecache
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import hps
 from hps import _C
+from hps.common.bags import BagPooling
 from hps.contracts.table_verbs import RowsOfTable
+from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import ring
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
 from tests.gpu_cache.cache_pair import cache_options, capacity_of
 from tests.gpu_cache.host_device import HostDevice
+from tests.gpu_cache.step_counts import BAGS, DIM, CountedSteps
 
 # An interrupt in a __del__ is told of, no more.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-PACKAGE = str(Path(hps.__file__).parent / "gpu_cache")
+WHOLE_PACKAGE = str(Path(hps.__file__).parent)
+PACKAGE = str(Path(WHOLE_PACKAGE) / "gpu_cache")
 DRIVER = str(Path(__file__).with_name("called_driver.py"))
-DIM, COUNT = 4, 40
+ROW_DIM, COUNT = 4, 40
 Keys = NDArray[np.uint64]
 
 
@@ -69,17 +77,44 @@ def _is_with(frame: FrameType) -> bool:
     return line.lstrip().startswith("with ")
 
 
-def struck_at(number: int, call: Callable[[], object]) -> str:
-    """Where the interrupt struck; empty if the call has not so many lines."""
-    strike, before = Strike(number), sys.gettrace()
+class StrikeBehindCall(Strike):
+    """The same behind the number-th call that returns to hps: there Python takes up what has come
+    while a native call was at work."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self._before: dict[FrameType, str] = {}
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(WHOLE_PACKAGE) or _is_called_by_driver(frame):
+            return None
+        frame.f_trace_opcodes = True
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            before = self._before.get(frame, "")
+            self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith("CALL"):
+                self.left -= 1
+                if self.left == 0:
+                    sys.settrace(None)
+                    self.place = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+                    raise KeyboardInterrupt
+        return self._opcode
+
+
+def struck_at(number: int, call: Callable[[], object], kind: type[Strike] = Strike) -> str:
+    """Where the interrupt struck; empty if the call has not so many lines. A __del__ that it struck
+    was ended by it, and the call was not."""
+    strike, before = kind(number), sys.gettrace()
     sys.settrace(strike)
     try:
-        call()
-    except KeyboardInterrupt:
-        return strike.place
+        with suppress(KeyboardInterrupt):
+            call()
     finally:
         sys.settrace(before)
-    return ""
+    return strike.place
 
 
 class Full:
@@ -87,7 +122,7 @@ class Full:
 
     def __init__(self) -> None:
         self.device, optimizer = HostDevice(), hps.SGD()
-        options = cache_options(optimizer, DIM, capacity_of(optimizer, DIM, 2))
+        options = cache_options(optimizer, ROW_DIM, capacity_of(optimizer, ROW_DIM, 2))
         self.cache: Any = DeviceCache(self.device, Failures(self.device), options)
         self.batch = self.cache.together
         self.below: dict[int, NDArray[np.uint8]] = {}
@@ -101,16 +136,16 @@ class Full:
 
     def rows(self, keys: Keys) -> Any:
         """What each row's weights are, from the first to the last."""
-        return np.repeat(keys.astype(np.float32)[:, None] + 1, DIM, axis=1)
+        return np.repeat(keys.astype(np.float32)[:, None] + 1, ROW_DIM, axis=1)
 
     def needed(self, keys: Keys) -> _C.DeviceKeys:
         found = self.batch.keys_of([keys])
         assert found is not None
         return found
 
-    def pin(self, keys: Keys, plan: Any) -> None:
-        """As a server has it done."""
-        self.batch.look_up([plan], self.needed(keys), [True])
+    def pin(self, keys: Keys, plan: Any, pins: bool = True) -> None:
+        """As a server has it done; `pins`: by the look-up, if no row is missing."""
+        self.batch.look_up([plan], self.needed(keys), [pins])
         if self.batch.pin_found([plan]):
             return
         assert self.batch.begin_reserve([plan])
@@ -134,13 +169,14 @@ class Full:
         assert (self.cache.pins, self.cache.num_held) == (0, 0), place
         assert self.cache.stats()["pending"] == 0, place
         self.pin(keys, plan)
-        out = np.zeros((len(keys), DIM), np.float32)
+        out = np.zeros((len(keys), ROW_DIM), np.float32)
         self.cache.gather(plan, out)
         self.batch.release([plan])
         assert np.array_equal(out, self.rows(keys)), place
 
 
-CASES = ("rows that are here", "rows that are missing", "rows that are partly missing")
+HERE, RESERVED = "rows that are here", "rows that are here, pinned by a reserve"
+CASES = (HERE, RESERVED, "rows that are missing", "rows that are partly missing")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,7 +185,7 @@ def test_an_interrupt_at_any_line_of_a_batch_leaves_no_pin_and_every_row(case: s
     plan, places = full.plan, set()
 
     def step(keys: Keys) -> None:
-        full.pin(keys, plan)
+        full.pin(keys, plan, pins=case != RESERVED)
         full.batch.release([plan])
 
     for number in range(1, 2000):
@@ -157,7 +193,8 @@ def test_an_interrupt_at_any_line_of_a_batch_leaves_no_pin_and_every_row(case: s
         here, away = full.keys[stored], full.keys[~stored]
         generator.shuffle(here)
         generator.shuffle(away)
-        num_here = {"rows that are here": COUNT, "rows that are missing": 0}.get(case, COUNT // 2)
+        counts = {HERE: COUNT, RESERVED: COUNT, "rows that are missing": 0}
+        num_here = counts.get(case, COUNT // 2)
         keys = np.concatenate([here[:num_here], away[: COUNT - num_here]])
         place = struck_at(number, lambda keys=keys: step(keys))
         full.batch.abandon([plan])
@@ -238,7 +275,7 @@ def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
 ) -> None:
     """The event that says when its use is over has been recorded by then."""
     device = CopyingDevice()
-    options = cache_options(hps.SGD(), DIM, 40_000)
+    options = cache_options(hps.SGD(), ROW_DIM, 40_000)
     cache = DeviceCache(device, Failures(device), options)
     many = np.arange(20_000, dtype=np.uint64)  # more than half a chunk
     plan = cache.make_plan(many, None)
@@ -256,3 +293,33 @@ def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
     cache.make_plan(many[:3], plan)
     assert plan.unique_keys.tolist() == [0, 1, 2]
     assert device.sources and not any(start <= one < start + 2**18 for one in device.sources)
+
+
+def test_a_step_that_is_interrupted_is_applied_and_told_of_or_neither(tmp_path: Path) -> None:
+    """Else gradients that were applied would stay pending, and be applied again."""
+    steps, places = CountedSteps(tmp_path / "store", 2), set()
+    with steps.server as server:
+        queued = server.queued
+        assert queued is not None
+        keys = torch.from_numpy(steps.new_keys().view(np.int64))
+        pooling = BagPooling(steps.bags, None, is_mean=True)
+        for number in range(1, 3000):
+            before = [server.digest(name) for name in steps.names]
+            rows = queued.pinning(dict.fromkeys(steps.names, keys))
+            grads, told = torch.full((BAGS, DIM), float(number)), list[int]()
+            updates = [RowUpdate(name, keys, grads, rows[name], pooling) for name in steps.names]
+            applied = partial(told.append, number)
+            place = struck_at(
+                number,
+                lambda updates=updates, applied=applied: server.apply(updates, applied),
+                StrikeBehindCall,
+            )
+            queued.release(list(rows.values()))
+            is_other = [
+                server.digest(name) != own for name, own in zip(steps.names, before, strict=True)
+            ]
+            assert is_other == [bool(told)] * 2, place
+            if not place:
+                break
+            places.add(place)
+    assert any("DeviceBatch.apply" in place for place in places), places

@@ -6,7 +6,7 @@ Above it: pytest. Below it: hps._C.DeviceKeys; step_counts.py's server over the 
 import array
 import gc
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -205,3 +205,55 @@ def test_a_pooling_of_a_batch_before_is_checked_anew(steps: CountedSteps) -> Non
         with pytest.raises(hps.ConfigError, match="bags of 64 keys, and 63 keys are given"):
             steps.server.pull_tables([PooledRead(name, fewer, steps.pooling, out, rows)])
         rows.release()
+
+
+@pytest.mark.parametrize("length", [0, 63, 65])
+def test_weights_of_another_number_than_the_keys_are_refused_and_named(
+    steps: CountedSteps, length: int
+) -> None:
+    """With pinned rows, which are read natively at first, and without."""
+    name, keys, out = steps.names[0], on_device(steps), torch.empty(BAGS, DIM)
+    pooling = BagPooling(steps.pooling.bags, torch.ones(length), False)
+    message = rf"table '{name}'.*weights have shape \({length},\), and 64 keys"
+    with queued_of(steps).pinning({name: keys})[name] as rows:
+        for held in (rows, None):
+            with pytest.raises(hps.ConfigError, match=message):
+                steps.server.pull_tables([PooledRead(name, keys, pooling, out, held)])
+            with pytest.raises(hps.ConfigError, match=message):
+                grads = torch.zeros(BAGS, DIM)
+                steps.server.apply([RowUpdate(name, keys, grads, held, pooling)])
+
+
+class OwnRead:
+    """A PooledRead of a user's own, without slots: fields of the object, and one that is made."""
+
+    def __init__(self, read: PooledRead) -> None:
+        self.table, self.keys, self.out, self.rows = read.table, read.keys, read.out, read.rows
+        self._pooling = read.pooling
+
+    @property
+    def pooling(self) -> BagPooling:
+        return self._pooling
+
+
+@pytest.mark.parametrize("own", [(0,), (1,), (0, 1), ()])
+def test_objects_without_slots_are_read_like_those_with_them(
+    steps: CountedSteps, own: tuple[int, ...]
+) -> None:
+    keys, outs = on_device(steps), [torch.zeros(BAGS, DIM) for _ in range(4)]
+    rows = queued_of(steps).pinning(dict.fromkeys(steps.names, keys))
+    together = steps.server.parts.tables.together
+    assert together is not None
+    for given in (outs[:2], outs[2:]):
+        reads: list[Any] = [
+            PooledRead(name, keys, steps.pooling, out, rows[name])
+            for name, out in zip(steps.names, given, strict=True)
+        ]
+        if given[0] is outs[2]:
+            reads = [OwnRead(read) if at in own else read for at, read in enumerate(reads)]
+        assert together.pool(reads)
+    steps.device.work_off(steps.device.num_queued)
+    assert torch.equal(torch.stack(outs[:2]), torch.stack(outs[2:])) and outs[0].any()
+    with pytest.raises(AttributeError, match="rows"):
+        together.pool([cast("Any", object())])
+    queued_of(steps).release(list(rows.values()))

@@ -246,9 +246,10 @@ def test_a_cache_may_be_dropped_while_its_work_is_queued() -> None:
     assert expected.any()
     caught.cache.gather(caught.plan, out)
     sizes = (caught.cache.memory_bytes, caught.plan.arena.memory.numel())
+    together = caught.cache.together  # whose pinned memory would be waited for
     del caught
     taken = [torch.full((size,), 0x77, dtype=torch.uint8) for size in sizes for _ in range(50)]
     assert device.num_done < device.num_queued and not out.any(), "the gather is still queued"
     device.work_off(device.num_queued)
     assert torch.equal(out, expected)
-    del taken
+    del taken, together

@@ -3,6 +3,9 @@
 Above it: pytest. Below it: hps.gpu_cache.peers over the stand-in device, hps/common/wire.py.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +41,9 @@ def values_of(wire: Wire) -> np.ndarray:
     floats = floats[np.isfinite(floats) if wire is Wire.INT8 else ~np.isnan(floats)]
     rows = floats[: len(floats) // DIM * DIM].reshape(-1, DIM).copy()
     rows[3] = 0.0
+    # Of less than a normal float: a scale that rounds much off, and one that rounds to zero.
+    least = np.float32(2.0**-149)
+    rows[4], rows[5] = least * np.array([[190, -190, 64, 1, 0], [60, -60, 7, 1, 0]], np.float32)
     return rows
 
 
@@ -88,3 +94,20 @@ def test_keys_are_divided_as_on_the_host(num_ranks: int, length: int) -> None:
         assert np.cumsum([0, *found[name].counts]).tolist() == list(plan.starts)
         assert found[name].matches(own)
         assert not found[name].matches(own + np.uint64(1)) or not length
+
+
+def test_gradients_are_kept_until_their_sums_are_judged_and_no_longer() -> None:
+    device, peers = make_peers(2)
+    keys = random_keys(np.random.default_rng(1), 100, 40)
+    found = list(peers.divide({"ads": keys}, {"ads": DIM}, "cpu").values())
+    grads = torch.ones(100, DIM)
+    known = weakref.ref(grads)
+    peers.sum_gradients(found, [grads], [None])
+    del grads
+    device.work_off(device.num_queued)
+    gc.collect()
+    assert known() is not None
+    assert peers.judge(found, [None], 1e3, 1e30) == [(-1, 0.0)]
+    device.work_off(device.num_queued)
+    gc.collect()
+    assert known() is None

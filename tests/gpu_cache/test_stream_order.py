@@ -7,6 +7,7 @@ stand-in device, whose fetch stage, copy stage and training loop have a stream e
 import dataclasses
 import gc
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,35 @@ def test_memory_that_crosses_streams_and_is_not_recorded_is_seen(
         "may be taken again before" in fault and f"memory of {place}" in fault
         for fault in device.streams.faults
     ), device.streams.faults
+
+
+def test_gradients_are_kept_until_the_update_that_reads_them_is_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the verb, which has told the allocator of them: nobody else may keep them."""
+    device, optimizer = StreamDevice(), hps.SGD()
+    as_torch_cuda(device, monkeypatch)
+    alive: dict[str, bool] = {}
+    with device.on(FakeStream(device)):
+        options = cache_options(optimizer, 8, capacity_of(optimizer, 8, 2))
+        cache = DeviceCache(device, Failures(device), options)
+        plan = cache.make_plan(np.arange(100, dtype=np.uint64), None)
+        cache.find(plan, 0, -1)
+        assert plan.num_missing == 100 and cache.begin_reserve(plan) and cache.end_reserve(plan)
+        missing = np.zeros((100, cache.row_bytes), np.uint8)
+        cache.fill(plan, missing, np.zeros(100, np.uint8), 0.1, create=True)
+        grads = torch.ones(100, 8)
+        known, launch = weakref.ref(grads), device.launch
+
+        def noting(kernel: str, *given: Any) -> None:
+            alive[kernel] = known() is not None
+            launch(kernel, *given)
+
+        monkeypatch.setattr(device, "launch", noting)
+        cache.sum_gradients(plan, grads)
+        del grads
+        cache.apply(plan, 0.1)
+        assert alive["ApplySgd"]
+        gc.collect()
+        assert known() is None
+        del cache, plan

@@ -1,12 +1,15 @@
 """Products of the dense part in training, against torch's own."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from hps.models import MODELS
 from hps.models.training_ops import (
     MIN_EXAMPLES,
     MIN_OUTPUTS,
@@ -15,6 +18,9 @@ from hps.models.training_ops import (
     pair_dots,
     places_of,
 )
+from hps.train import TrainOptions, train
+from tests.logs import write_criteo
+from tests.models.test_models import make_batch, make_model, open_for
 
 SEEN = "_ProductBackward"
 needs_onednn = pytest.mark.skipif(
@@ -144,3 +150,73 @@ def test_pair_dots_under_autocast_are_torchs() -> None:
         dots = pair_dots(vectors, pairs, places_of(pairs, 2))
     dots.float().sum().backward()
     torch.testing.assert_close(vectors.grad, vectors.detach().flip(1), rtol=1e-2, atol=1e-2)
+
+
+def operations_of(output: torch.Tensor) -> Counter[str]:
+    """How often each operation's gradient is taken, by name."""
+    found: Counter[str] = Counter()
+    left, seen = [output.grad_fn], set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found[type(node).__name__] += 1
+        left += [before for before, _ in node.next_functions]
+    return found
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    ("kind", "num_products", "num_pair_dots"),
+    [
+        ("deepfm", 2, 0),
+        ("wide_deep", 2, 0),
+        ("dlrm", 3, 1),  # a hidden layer of the bottom; its output is too narrow
+        ("dcn_v2", 5, 0),  # three crosses
+    ],
+)
+def test_models_are_trained_by_these_products(
+    tmp_path: Path, kind: str, num_products: int, num_pair_dots: int
+) -> None:
+    hidden = (32, MIN_OUTPUTS)
+    with open_for(tmp_path, kind, dim=6) as server:
+        model = MODELS[kind](server, {"ads": 3}, 2, hidden)
+        batch = make_batch(num_examples=MIN_EXAMPLES)
+        found = operations_of(model(batch))
+        assert (found[SEEN], found["_PairDotsBackward"]) == (num_products, num_pair_dots), found
+        assert operations_of(model.eval()(batch))[SEEN] == 0
+
+
+@pytest.mark.parametrize("kind", ["deepfm", "wide_deep", "dlrm", "dcn_v2"])
+def test_models_have_layers_of_training_on_any_machine(tmp_path: Path, kind: str) -> None:
+    with open_for(tmp_path, kind) as server:
+        layers = [one for one in make_model(server, kind).modules() if isinstance(one, nn.Linear)]
+    others = [one for one in layers if not isinstance(one, TrainedLinear)]
+    assert len(layers) >= 3 and len(others) == (kind == "dcn_v2")  # its output of one number
+
+
+@pytest.mark.parametrize("model", ["dlrm", "dcn_v2"])
+def test_a_run_repeats_its_bits(tmp_path: Path, model: str) -> None:
+    """With batches that go to oneDNN, by several threads."""
+    log, found = write_criteo(tmp_path / "log.tsv", 5 * MIN_EXAMPLES, seed=1), []
+    threads = torch.get_num_threads()
+    try:
+        for run in range(2):
+            figures = train(
+                TrainOptions(
+                    data=[log],
+                    store=tmp_path / f"store-{run}",
+                    model=model,
+                    dim=4,
+                    hidden=(64, 32),
+                    batch_size=MIN_EXAMPLES,
+                    dram="8MiB",
+                    torch_threads=2,
+                )
+            )
+            # Of the losses of all batches, so of the dense part's weights but for the last step.
+            found.append((figures["loss_digest"], figures["digests"]))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]

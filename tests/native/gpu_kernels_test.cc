@@ -244,7 +244,8 @@ void ASlotIsPinnedAtMost255Times(Lab& lab) {
   HPS_CHECK(lab.num_pins() == 0);
 }
 
-// A key of 32 occurrences whose terms are `gradient` times `weight`: what its batch notes.
+// A key of 32 occurrences whose terms are `gradient` times `weight`, or half of it where a bag of
+// several begins: what its batch notes.
 BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
   constexpr int64_t kDim = 8, kCount = 32;
   std::vector<float> given(kCount * kDim, -gradient), weights(kCount, weight), run_sums(3 * kDim);
@@ -254,6 +255,7 @@ BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
   std::vector<uint32_t> bags(kCount), places(kCount), sorted_places(kCount), inverse(kCount);
   std::vector<uint32_t> arrivals(3);
   for (int64_t i = 0; i <= kCount; i += divisor) offsets.push_back(i);
+  for (int64_t i = 0; divisor > 1 && i < kCount; i += divisor) weights[i] /= 2;
   BatchNumbers numbers = {};
   numbers.num_unique = 1;
   SumArgs args = {};
@@ -307,6 +309,7 @@ void TestABatchIsLookedAtWhereATermIsNotOrdinary() {
   is_not(4 * edge, 1, 4);
   is_seen(4 * beyond, 1, 4, more);
   is_not(16 * edge, 0.25f, 4);
+  HPS_CHECK(NumbersOf(16 * beyond, 0.25f, 4).is_wild == 1);
   is_seen(0x1p127f, 1, 1, INFINITY);  // each term is finite
   is_seen(INFINITY, 1, 1, INFINITY);
   HPS_CHECK(NumbersOf(NAN, 1, 1).culprit == 0 && NumbersOf(0, INFINITY, 1).culprit == 0);

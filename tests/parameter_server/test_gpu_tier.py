@@ -224,6 +224,20 @@ def test_a_batch_too_large_for_the_gpu_cache_names_both_numbers(tmp_path: Path) 
         assert server.num_rows("ads") == slots + 1
 
 
+def test_a_batch_that_fits_by_number_and_not_by_buckets_is_told_why(tmp_path: Path) -> None:
+    with open_server(tmp_path, gpu=GPU) as server:
+        slots = server.stats()["gpu_cache"]["capacity_rows"]
+        keys = np.arange(slots, dtype=np.uint64)
+        crowded = rf"{slots} slots and 0 pins on them, which are too few: .* two buckets alone"
+        with pytest.raises(hps.CapacityError, match=crowded):
+            server.pin("ads", keys)
+        with (
+            server.pin("ads", keys[:100]),
+            pytest.raises(hps.CapacityError, match="100 pins on them; raise"),
+        ):
+            server.pin("ads", keys)
+
+
 def test_a_device_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(hps.ConfigError, match=r"Config\.gpu='1GiB' must be an hps.GpuCacheConfig"):
         open_server(tmp_path, gpu="1GiB")

@@ -5,6 +5,7 @@ Above it: pytest. Below it: table_files.py, row_files.py.
 
 import errno
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,3 +103,40 @@ def test_large_and_small_pieces_are_written_in_their_order(tmp_path: Path) -> No
     stored = file.stored()
     assert (tmp_path / stored.name).read_bytes() == whole
     assert (stored.bytes, stored.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+
+
+class Late(Full):
+    """Notes what is written to it, of which the first piece takes the longest."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.written = b""
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[Any]:
+        yield self.Stream(self)
+
+    class Stream:
+        def __init__(self, place: "Late") -> None:
+            self._place = place
+            self._is_first = True
+
+        def write(self, data: memoryview) -> int:
+            if self._is_first:
+                self._is_first = False
+                time.sleep(0.1)
+            self._place.written += bytes(data)
+            return len(data)
+
+
+def test_a_piece_that_takes_long_is_overtaken_by_none() -> None:
+    place, pieces = (
+        Late(),
+        [bytes([value]) * size for value, size in enumerate((1 << 20, 3, 1 << 17))],
+    )
+    folder = VersionFolder(cast(Destination, place), "data/00000001-00000000")
+    with folder.writing("rows-ads-0.arrow") as file:
+        for piece in pieces:
+            file.write(piece)
+    assert place.written == b"".join(pieces)
+    assert file.stored().sha256 == hashlib.sha256(place.written).hexdigest()

@@ -6,6 +6,7 @@ Above it: pytest. Below it: hps/train/absent_keys.py, `hps evaluate`, `hps predi
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import hps
 from hps.cli.main import main
 from hps.train import TrainOptions, evaluate_store, train
 from hps.train.absent_keys import AbsentKeys, format_absent
+from hps.train.overlaid_rows import OverlaidRows
 from hps.train.predict import predict_log
 
 SMALL = {"dim": 2, "hidden": (4,), "batch_size": 64, "dram": "8MiB", "torch_threads": 1, "depth": 0}
@@ -176,3 +178,61 @@ def test_shares_of_distinct_keys_are_of_all_alike() -> None:
     figures = feature.figures()
     assert len(feature._products) == _MOST_KEPT
     assert abs(figures["distinct_absent_share"] - 0.25) < 0.03
+
+
+def test_rows_on_servers_and_under_overlays_are_not_asked(store: Path, tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", prefixed)
+    with hps.Model.load(store, dram="8MiB") as model:
+        (batch,) = model.open_reader([log], batch_size=400)
+        elsewhere: Any = object()  # of another class than ParameterServer: nothing is asked of it
+        absent = AbsentKeys(replace(model.loaded, server=elsewhere))
+        assert not absent.see(batch) and absent.figures() == {}
+        absent.warn()
+        rows = OverlaidRows(model.loaded.server)
+        absent = AbsentKeys(replace(model.loaded, rows=rows))
+        rows.overlays = {name: elsewhere for name in model.loaded.features}
+        assert not absent.see(batch) and absent.figures() == {}
+        rows.overlays = {}
+        assert absent.see(batch) and absent.suspects() == ["user", "visit"]
+
+
+def trained(folder: Path, **more: Any) -> Path:
+    """A store of the log of `store`, of rows that come otherwise."""
+    options = TrainOptions(
+        data=[write(folder / "log.csv")], store=folder / "store", label="click", **SMALL | more
+    )
+    train(options)
+    return folder / "store"
+
+
+def test_rare_keys_of_a_rule_are_expected_to_have_no_row(tmp_path: Path, store: Path) -> None:
+    """Half of a feature's occurrences is enough where every key has a row, 95 in 100 where not."""
+    ruled = trained(tmp_path, admit_count=5)
+
+    def suspects(of: Path, num_absent: int) -> list[str]:
+        log = write(
+            tmp_path / "scored.csv",
+            lambda name, value: f"x{value}" if int(value[-1]) < num_absent else value,
+        )
+        with hps.Model.load(of, dram="8MiB") as model:
+            absent = AbsentKeys(model.loaded)
+            assert absent.see(*model.open_reader([log], batch_size=400))
+        return absent.suspects()
+
+    assert "item" not in suspects(store, 4) and "item" in suspects(store, 6)
+    assert suspects(ruled, 0) == suspects(ruled, 9) == []  # but for visits, which are all new
+    assert "item" in suspects(ruled, 10)
+
+
+def test_keys_of_two_levels_are_counted_by_their_first_order_weights(tmp_path: Path) -> None:
+    """None has a vector, for which its score is too small."""
+    two_levels = trained(tmp_path, model="deepfm", two_level=1e6)
+    found = evaluate_store([tmp_path / "log.csv"], two_levels)["absent_keys"]["features"]
+    assert {name: one["absent_share"] for name, one in found.items()} == {
+        "user": 0.0,
+        "item": 0.0,
+        "visit": 0.0,
+    }
+    with hps.Model.load(two_levels, dram="8MiB") as model:
+        (table,) = model.loaded.features
+        assert model.loaded.server.num_rows(table) == 0
