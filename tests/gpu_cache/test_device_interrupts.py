@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import hps
 from hps import _C
 from hps.common.bags import BagPooling
+from hps.contracts.joint import JointUpdate, Places
 from hps.contracts.table_verbs import RowsOfTable
 from hps.contracts.updates import RowUpdate
 from hps.gpu_cache import ring
@@ -295,25 +296,42 @@ def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
     assert device.sources and not any(start <= one < start + 2**18 for one in device.sources)
 
 
-def test_a_step_that_is_interrupted_is_applied_and_told_of_or_neither(tmp_path: Path) -> None:
+def stepping(steps: CountedSteps, keys: torch.Tensor, number: int, is_joint: bool) -> Any:
+    """Pinned rows of a batch, and a step of them, which is called with what is told of it."""
+    queued, grads = steps.server.queued, torch.full((BAGS, 2 * DIM), float(number))
+    assert queued is not None
+    if is_joint:
+        bags = steps.bags
+        features = {name: hps.Ids(keys, bags.offsets, None, bags) for name in steps.names}
+        rows = queued.pin_joint(features, BAGS)
+        assert rows is not None
+        columns = [[place * DIM] for place in range(2)]
+        places = Places.of(steps.names, [DIM] * 2, [True] * 2, columns, [[0], [1]])
+        update = JointUpdate(rows, places, grads)
+        return rows.of_tables(), partial(queued.apply_joint, update)
+    pinned = queued.pinning(dict.fromkeys(steps.names, keys))
+    pooling = BagPooling(steps.bags, None, is_mean=True)
+    own = grads[:, :DIM].contiguous()
+    updates = [RowUpdate(name, keys, own, pinned[name], pooling) for name in steps.names]
+    return pinned, partial(steps.server.apply, updates)
+
+
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_a_step_that_is_interrupted_is_applied_and_told_of_or_neither(
+    tmp_path: Path, is_joint: bool
+) -> None:
     """Else gradients that were applied would stay pending, and be applied again."""
     steps, places = CountedSteps(tmp_path / "store", 2), set()
     with steps.server as server:
         queued = server.queued
         assert queued is not None
         keys = torch.from_numpy(steps.new_keys().view(np.int64))
-        pooling = BagPooling(steps.bags, None, is_mean=True)
         for number in range(1, 3000):
             before = [server.digest(name) for name in steps.names]
-            rows = queued.pinning(dict.fromkeys(steps.names, keys))
-            grads, told = torch.full((BAGS, DIM), float(number)), list[int]()
-            updates = [RowUpdate(name, keys, grads, rows[name], pooling) for name in steps.names]
+            rows, step = stepping(steps, keys, number, is_joint)
+            told = list[int]()
             applied = partial(told.append, number)
-            place = struck_at(
-                number,
-                lambda updates=updates, applied=applied: server.apply(updates, applied),
-                StrikeBehindCall,
-            )
+            place = struck_at(number, partial(step, applied), StrikeBehindCall)
             queued.release(list(rows.values()))
             is_other = [
                 server.digest(name) != own for name, own in zip(steps.names, before, strict=True)
