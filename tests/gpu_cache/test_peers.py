@@ -88,3 +88,16 @@ def test_keys_are_divided_as_on_the_host(num_ranks: int, length: int) -> None:
         assert np.cumsum([0, *found[name].counts]).tolist() == list(plan.starts)
         assert found[name].matches(own)
         assert not found[name].matches(own + np.uint64(1)) or not length
+
+
+def test_keys_of_other_memory_are_not_those_that_were_divided() -> None:
+    keys = torch.arange(100)
+    _, peers = make_peers(2)
+    found = peers.divide({"ads": keys}, {"ads": DIM}, "cpu")["ads"]
+    assert found.matches(keys)
+    keys.data = torch.arange(100) + 1
+    assert not found.matches(keys)
+    keys.data = torch.arange(100)
+    assert found.matches(keys) and found.matches(keys)  # the second time it is believed
+    keys.data = torch.arange(100) + 1
+    assert not found.matches(keys)
