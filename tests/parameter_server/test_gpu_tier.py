@@ -176,11 +176,12 @@ def test_the_server_takes_and_gives_tensors_of_the_device(
             server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
             keys[0] = 6  # the memory is the same, the keys are not
             assert not rows.are_of(keys)
-            keys.data = torch.tensor([5, -1, 5, 8])  # which torch does not count
-            assert not rows.are_of(keys)
+        moved = keys.clone()
+        with server.pin("ads", moved) as rows:
+            moved.data = torch.tensor([5, -1, 5, 8])  # which torch does not count
+            assert not rows.are_of(moved)
             with pytest.raises(hps.ConfigError, match="other keys"):
-                server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
-            keys.data = torch.tensor([5, -1, 5, 7])
+                server.apply([RowUpdate("ads", moved, torch.ones(4, 6), rows)])
         with server.pin("ads", torch.arange(512)[::2]) as rows:  # what is pinned is a copy
             others = [torch.full((256,), i) for i in range(64)]
             assert not any(rows.are_of(other) for other in others), "memory of others is believed"
