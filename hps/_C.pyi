@@ -277,7 +277,9 @@ class TableBatch:
     are_refused: Final[list[bool]]
     def take_back_hits(self, table: int) -> None: ...
 
-def are_kept(kept: list[tuple[str, Any, Any, Any, int]], features: Mapping[str, Any]) -> bool: ...
+def are_kept(
+    kept: list[tuple[str, Any, Any, Any, tuple[Any, Any, Any], int]], features: Mapping[str, Any]
+) -> bool: ...
 def measure_bags(
     offsets: list[Any],
     num_keys: list[int],

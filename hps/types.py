@@ -96,6 +96,12 @@ class Ids:
     weights_L: "torch.Tensor | None" = None
     bags: "Bags | None" = None
 
+    @property
+    def known_bags(self) -> "Bags | None":
+        """The bags, unless other offsets have been set since."""
+        bags = self.bags
+        return bags if bags is not None and bags.offsets.is_set_to(self.offsets) else None
+
     def to(self, device: "str | torch.device") -> "Ids":
         """The same on a device, or itself if it is there; offsets are checked on the way.
 
@@ -107,7 +113,7 @@ class Ids:
             return self
         from hps.common.bags import make_bags
 
-        bags = self.bags or make_bags(self.offsets, len(self.keys_L), "Batch.to")
+        bags = self.known_bags or make_bags(self.offsets, len(self.keys_L), "Batch.to")
         return self.moved(device, bags.to(device))
 
     def moved(self, device: str, bags: "Bags") -> "Ids":

@@ -166,11 +166,13 @@ class NullSteps:
 
     def bags(self) -> None:
         """What the copy stage does first, besides copies: offsets are checked and measured."""
-        features = {name: hps.Ids(self._keys_there, self._offsets) for name in self._names}
-        bags = bags_of(features, "cpu", "the batch")
-        for name, own in features.items():
-            own.bags = bags[name]
-        self._features = features
+        keys, features = self._keys_there, {}
+        for name in self._names:
+            features[name] = hps.Ids(keys, self._offsets)
+        self._features = {
+            name: hps.Ids(keys, bags.offsets, None, bags)
+            for name, bags in bags_of(features, "cpu", "the batch").items()
+        }
 
     def pin(self) -> None:
         """What it does then."""

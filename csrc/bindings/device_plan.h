@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -182,11 +183,18 @@ struct DevicePlanState {
   // The very tensor that the keys came as, which counts its changes, or None.
   void NoteGiven(const KeysOfTable& keys) {
     given_version = keys.version;
+    given_data = keys.data;
     given = keys.version < 0 ? nb::none() : keys.owner;
   }
-  // True if its keys came as that object, which was not changed since.
-  bool IsOf(nb::handle keys) const {
-    return given.is(keys) && given_version >= 0 && VersionOfTensor(keys) == given_version;
+  // True if its keys came as that tensor of that device, which was not changed since and has the
+  // memory that it had.
+  bool IsOf(TensorDevice device, nb::handle keys) const {
+    if (!given.is(keys) || given_version < 0 || VersionOfTensor(keys) != given_version) {
+      return false;
+    }
+    const std::optional<TensorView> view = TensorView::On(device, keys);
+    return view && view->data() == given_data && view->num_dims() == 1 &&
+           view->shape(0) == num_occurrences;
   }
   // Nothing more is queued that reads of the last sum for it. Of the last plan of that sum what its
   // tables' updates read, to be kept until they are queued; else None.
@@ -234,8 +242,10 @@ struct DevicePlanState {
   Owned<SumsLayout> sums;
   TermArgs terms = {};
   bool is_summed = false;
-  // The very tensor of keys that it was made of, and how often that had been changed by then.
+  // The very tensor of keys that it was made of, where it lay and how often it had been changed by
+  // then.
   nb::object given = nb::none();
+  const void* given_data = nullptr;
   int64_t given_version = -1;
   // By which the batch was pooled, and will be updated.
   PoolingView pooling;

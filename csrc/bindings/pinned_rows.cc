@@ -122,8 +122,9 @@ const PoolingView* FindPooling(const DeviceBags& bags, DevicePlanState* plan, nb
 }
 
 // True if the rows are those of these keys.
-bool AreOf(const PinnedRows& part, nb::handle keys) {
-  return part.plan->IsOf(keys) || nb::cast<bool>(GetField(part.rows, Names().are_of)(keys));
+bool AreOf(const DeviceBags& bags, const PinnedRows& part, nb::handle keys) {
+  return part.plan->IsOf(bags.device(), keys) ||
+         nb::cast<bool>(GetField(part.rows, Names().are_of)(keys));
 }
 
 // The bags of PooledReads, all of whose rows are pinned; false, and some may have been added, if
@@ -156,7 +157,7 @@ bool PinnedUpdates(DeviceBags& bags, const nb::list& updates, const nb::dict& st
     PinnedRows part;
     if (!FindRows(fields, update, stacks, kind, mark, &part)) return false;
     if (!GetField(part.held->stack, Names().gate).is_none()) return false;
-    if (!AreOf(part, fields.keys(update))) return false;
+    if (!AreOf(bags, part, fields.keys(update))) return false;
     PyObject* const rate = PyDict_GetItemWithError(rates.ptr(), part.table.ptr());
     const double lr = rate == nullptr ? -1.0 : PyFloat_AsDouble(rate);
     if (PyErr_Occurred() != nullptr) throw nb::python_error();

@@ -69,10 +69,10 @@ int64_t NumChanges(nb::handle keys, nb::handle offsets, nb::handle weights) {
   return sum;
 }
 
-// True if a batch has, of each table, the very tensors that were kept, and none was changed.
-// Args:
-//   kept: tuples of a table's name, its keys, offsets and weights, and how often they had been
-//     changed.
+// True if a batch has, of each table, the very tensors that were kept, over the memory that they
+// had then, and none was changed. Args:
+//   kept: tuples of a table's name, its keys, offsets and weights, a tuple of tensors over their
+//     memory, and how often they had been changed.
 bool AreKept(const nb::list& kept, nb::handle features) {
   static auto* const fields = new IdsFields;
   for (const nb::handle one : kept) {
@@ -83,11 +83,14 @@ bool AreKept(const nb::list& kept, nb::handle features) {
       return false;
     }
     const nb::object ids = nb::steal(found);
-    const nb::object keys = fields->keys(ids), offsets = fields->offsets(ids);
-    const nb::object weights = fields->weights(ids);
-    if (!keys.is(of_table[1]) || !offsets.is(of_table[2]) || !weights.is(of_table[3])) return false;
-    const int64_t changes = NumChanges(keys, offsets, weights);
-    if (changes < 0 || changes != nb::cast<int64_t>(of_table[4])) return false;
+    const nb::object own[] = {fields->keys(ids), fields->offsets(ids), fields->weights(ids)};
+    const auto memory = nb::cast<nb::tuple>(of_table[4]);
+    for (size_t i = 0; i < std::size(own); ++i) {
+      if (!own[i].is(of_table[1 + i])) return false;
+      if (!own[i].is_none() && !TensorView::AreSame(own[i], memory[i])) return false;
+    }
+    const int64_t changes = NumChanges(own[0], own[1], own[2]);
+    if (changes < 0 || changes != nb::cast<int64_t>(of_table[5])) return false;
   }
   return true;
 }

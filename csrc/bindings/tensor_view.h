@@ -42,6 +42,29 @@ class TensorView {
     return view;
   }
 
+  // True if two tensors of torch show the same numbers of the same memory.
+  static bool AreSame(nb::handle one, nb::handle other) {
+    const ExchangeFunctions* const functions = FunctionsOf(one.type());
+    nb::dlpack::dltensor first, second;
+    if (functions == nullptr || !one.type().is(other.type()) ||
+        functions->view(one.ptr(), &first) != 0 || functions->view(other.ptr(), &second) != 0) {
+      PyErr_Clear();
+      return nb::cast<bool>(one.attr("is_set_to")(other));
+    }
+    if (first.data != second.data || first.byte_offset != second.byte_offset ||
+        first.ndim != second.ndim || first.dtype != second.dtype ||
+        first.device.device_type != second.device.device_type ||
+        first.device.device_id != second.device.device_id) {
+      return false;
+    }
+    for (int32_t i = 0; i < first.ndim; ++i) {
+      const bool are_apart = first.strides != nullptr && second.strides != nullptr &&
+                             first.strides[i] != second.strides[i];
+      if (first.shape[i] != second.shape[i] || are_apart) return false;
+    }
+    return true;
+  }
+
   // Of an object with so many dimensions.
   // Raises:
   //   ValueError: `what` is needed.

@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(
             f"hps: error: 'hps {command}' needs {error.name}; install it with: "
-            f"pip install 'hps-ctr[{'serve' if command == 'serve-model' else 'train'}]'",
+            f"pip install 'hps-ctr[{'serve' if command == 'serve-model' else 'train'}]', with "
+            "-c constraints.txt of hps's sources: else pip takes the newest torch, which brings "
+            "CUDA",
             file=sys.stderr,
         )
         return 1

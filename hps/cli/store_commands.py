@@ -32,6 +32,7 @@ from hps.common.json_text import Json
 from hps.common.row_layout import Statistics
 from hps.errors import ConfigError, CorruptionError, HpsError, StoreError
 from hps.parameter_server.open_server import open as open_store
+from hps.parameter_server.server import ParameterServer
 from hps.ssd_store import check_no_writer
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.ssd_store.promoted import Promotions
@@ -173,37 +174,39 @@ def run_verify(options: argparse.Namespace) -> int:
             f"{options.store}: {len(damaged)} damaged file(s), the first is {damaged[0][0]}; "
             f"restore an older checkpoint or copy the store back"
         )
-    impossible = _find_impossible_rows(options.store)
+    with open_store(options.store) as server:
+        impossible = _find_impossible_rows(server)
+        has_rows = any(map(server.num_rows, server.tables))
+        keeps_nothing = not has_rows and not server.checkpoints()
     if impossible:
         raise CorruptionError(
             f"{options.store}: every checksum holds, but " + "; ".join(impossible) + ". Steps that "
             "reach such a row are refused: erase it, or assign it anew"
         )
-    print(f"{options.store}: every checksum holds")
+    but = "; it keeps no checkpoint yet, so there was no row to check" if keeps_nothing else ""
+    print(f"{options.store}: every checksum holds{but}")
     return 0
 
 
-def _find_impossible_rows(path: Path) -> list[str]:
+def _find_impossible_rows(server: ParameterServer) -> list[str]:
     """What tables hold of rows that no optimizer can have made: older versions took them in."""
     found = []
-    with open_store(path) as server:
-        for name, table in server.tables.items():
-            layout = table.layout
-            count, first = 0, 0
-            pieces = server.items(name, state=True, statistics=table.statistics)
-            for keys, rows, state, *counted in pieces:
-                is_fine = are_possible(layout, rows, state)
-                if counted:
-                    is_fine &= are_possible_statistics(Statistics(*counted), server.period)
-                bad = np.flatnonzero(~is_fine)
-                first = int(keys[bad[0]]) if len(bad) and not count else first
-                count += len(bad)
-            if count:
-                found.append(
-                    f"table {name!r} holds {count} row(s) with NaN, infinity or a state"
-                    f"{' or counts' * table.statistics} that no optimizer makes (key {first} is "
-                    "one)"
-                )
+    for name, table in server.tables.items():
+        layout = table.layout
+        count, first = 0, 0
+        pieces = server.items(name, state=True, statistics=table.statistics)
+        for keys, rows, state, *counted in pieces:
+            is_fine = are_possible(layout, rows, state)
+            if counted:
+                is_fine &= are_possible_statistics(Statistics(*counted), server.period)
+            bad = np.flatnonzero(~is_fine)
+            first = int(keys[bad[0]]) if len(bad) and not count else first
+            count += len(bad)
+        if count:
+            found.append(
+                f"table {name!r} holds {count} row(s) with NaN, infinity or a state"
+                f"{' or counts' * table.statistics} that no optimizer makes (key {first} is one)"
+            )
     return found
 
 

@@ -192,8 +192,9 @@ def bags_of(features: "Mapping[Table, Ids]", device: str, where: str) -> "dict[T
     Raises:
         ConfigError: as make_bags, of the first table that is not as it is needed.
     """
-    unknown = {table: own for table, own in features.items() if own.bags is None}
-    found = {table: own.bags.to(device) for table, own in features.items() if own.bags is not None}
+    known = {table: own.known_bags for table, own in features.items()}
+    found = {table: bags.to(device) for table, bags in known.items() if bags is not None}
+    unknown = {table: own for table, own in features.items() if known[table] is None}
     offsets = [own.offsets for own in unknown.values()]
     if offsets and all(one.device.type == HOST and one.dim() == 1 for one in offsets):
         found |= _bags_of_host(unknown, offsets, device)

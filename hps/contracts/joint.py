@@ -155,11 +155,13 @@ class KeysOfAll:
 
 
 _Placed = tuple[int, tuple[int, ...], tuple[int, ...], object]
+_Tensors = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor | None"]
 
 
 class KeptIds:
-    """The tensors of a batch, kept so that no others come to lie where they lie, and what tells
-    them from others and from themselves after a change in place.
+    """The tensors of a batch and their memory, kept so that no others come to lie there, and what
+    tells them from others, and from themselves after a change in place or of their memory. What is
+    written past torch, by `.numpy()` or by `.data`, it does not tell.
 
     Args:
         features: of the batch, by table.
@@ -169,7 +171,7 @@ class KeptIds:
     def __init__(self, features: Mapping[str, Ids], num_examples: int) -> None:
         self._num_examples = num_examples
         self._kept = [
-            (table, own.keys_L, own.offsets, own.weights_L, _num_changes(own))
+            (table, own.keys_L, own.offsets, own.weights_L, _memory_of(own), _num_changes(own))
             for table, own in features.items()
         ]
 
@@ -182,8 +184,8 @@ class KeptIds:
         changed."""
         if num_examples != self._num_examples or len(features) != len(self._kept):
             return False
-        for table, keys, offsets, weights, changes in self._kept:
-            own, kept = features.get(table), Ids(keys, offsets, weights)
+        for table, *_, memory, changes in self._kept:
+            own, kept = features.get(table), Ids(*memory)
             if own is None or changes < 0 or _num_changes(kept) != changes:
                 return False
             if _placed(own) != _placed(kept):
@@ -196,11 +198,20 @@ def _num_changes(ids: Ids) -> int:
     return _C.num_changes(ids.keys_L, ids.offsets, ids.weights_L)
 
 
+def _tensors_of(ids: Ids) -> _Tensors:
+    return ids.keys_L, ids.offsets, ids.weights_L
+
+
+def _memory_of(ids: Ids) -> _Tensors:
+    """Tensors over the memory that they have now, which count changes together with them."""
+    weights = ids.weights_L
+    return ids.keys_L.detach(), ids.offsets.detach(), None if weights is None else weights.detach()
+
+
 def _placed(ids: Ids) -> list[_Placed | None]:
-    tensors = (ids.keys_L, ids.offsets, ids.weights_L)
     return [
         None if one is None else (one.data_ptr(), tuple(one.shape), one.stride(), one.dtype)
-        for one in tensors
+        for one in _tensors_of(ids)
     ]
 
 

@@ -104,6 +104,27 @@ class Told:
             self._event.synchronize()  # kernels write to it
 
 
+class Known:
+    """Keys as they were, if they are a tensor that counts its changes.
+
+    Args:
+        keys: [L]; they are kept, and their memory, so that no others come to lie there.
+    """
+
+    def __init__(self, keys: AnyArray) -> None:
+        self._keys = keys
+        self._memory: torch.Tensor | None = None
+        if is_tensor(keys) and not keys.is_inference():
+            self._memory, self._version = keys.detach(), keys._version
+
+    def is_same(self, keys: AnyArray) -> bool:
+        """True of the very tensor, in the same memory, not changed since as far as torch counts."""
+        memory = self._memory
+        if keys is not self._keys or memory is None or not is_tensor(keys):
+            return False
+        return keys._version == self._version and keys.is_set_to(memory)
+
+
 class PeerKeys:
     """Made by `Peers.divide`.
 
@@ -135,7 +156,7 @@ class PeerKeys:
         self.unique_keys = self._told.keys(number, self.num_unique)
         self.sums: torch.Tensor | None = None  # of gradients, float32 [num_unique * dim] by id
         self.dim = int(plan.table.dim)  # type: ignore[attr-defined]
-        self._known: list[tuple[object, int | None]] = [(keys, _version_of(keys))]
+        self._known = [Known(keys)]
         numbers = np.zeros(1, plan._device.args.dtype("BatchNumbers"))
         numbers["num_unique"] = numbers["window_size"] = self.num_unique
         plan.asked_at = 0
@@ -153,8 +174,7 @@ class PeerKeys:
     def matches(self, keys: AnyArray) -> bool:
         """True if these are the keys of the batch, byte for byte, in their order. The very array
         that was divided, or compared before, is believed; comparing another waits."""
-        at = _version_of(keys)
-        if at is not None and any(keys is known and at == then for known, then in self._known):
+        if any(known.is_same(keys) for known in self._known):
             return True
         given = keys if is_tensor(keys) else torch.from_numpy(keys.view(np.int64))
         if not self.plan.matches(given):
@@ -164,7 +184,7 @@ class PeerKeys:
 
     def came_as(self, keys: AnyArray) -> None:
         """The same keys, in another array."""
-        self._known = [*self._known[:1], (keys, _version_of(keys))]
+        self._known = [*self._known[:1], Known(keys)]
 
     def sent(self, kept: _C.RestSlots | None) -> _C.SentTable:
         """The sums of these keys, as a message takes them."""
@@ -174,10 +194,3 @@ class PeerKeys:
     def __del__(self) -> None:
         if hasattr(self, "plan"):
             self._plans.give(self._table, self.plan)
-
-
-def _version_of(keys: object) -> int | None:
-    """Changes of a tensor so far; None of what does not count them."""
-    if not is_tensor(keys) or keys.is_inference():
-        return None
-    return keys._version

@@ -313,7 +313,7 @@ class SparseEmbedding(nn.Module):
             if rows is not None and not self._server.holds(rows):
                 rows = None  # pinned by the pipeline of another server: these are looked up here
             given = (found.keys_L, found.offsets, found.weights_L)
-            return _Call(*given, len(ids), self._declared_features(), found.bags, ids, rows)
+            return _Call(*given, len(ids), self._declared_features(), found.known_bags, ids, rows)
         if is_bare:
             keys = torch.from_numpy(ids) if isinstance(ids, np.ndarray) else ids
             if keys.dim() == 2 and offsets is None:

@@ -64,7 +64,7 @@ def chosen_of(layout: FeatureLayout, found: list[Ids], num_examples: int) -> lis
         chosen = layout.chosen.get(table)
         if chosen is not None:
             ids = found[place]
-            bags = ids.bags or make_bags(ids.offsets, len(ids.keys_L), "SparseEmbeddings")
+            bags = ids.known_bags or make_bags(ids.offsets, len(ids.keys_L), "SparseEmbeddings")
             tensors = (ids.keys_L, bags.offsets, ids.weights_L)
             own[place] = Ids(*ids_of_features(*tensors, chosen.places, num_examples))
     return own

@@ -61,13 +61,14 @@ def add_end_figures(
         TestFailed: as `measure_test`.
     """
     figures["period"] = period_of(server)
-    of_tables = server.stats().get("tables", {}).values()
-    expired = sum(int(table.get("expired_rows", 0)) for table in of_tables)
+    tables = trainer.recipe.tables  # servers may have others, of other models
+    of_tables = server.stats().get("tables", {})
+    expired = sum(int(of_tables.get(name, {}).get("expired_rows", 0)) for name in tables)
     figures["expired_rows"] = sum(context.ranks.gather(expired))
-    figures["rows"] = sum(server.num_rows(name) for name in server.tables)
+    figures["rows"] = sum(server.num_rows(name) for name in tables)
     if not figures["stopped"]:
         if options.digest:
-            figures["digests"] = {name: server.digest(name) for name in server.tables}
+            figures["digests"] = {name: server.digest(name) for name in tables}
         if options.test:
             figures |= measure_test(trainer, options, context)
     figures["peak_rss_bytes"] = sum(context.ranks.gather(peak_rss_bytes()))

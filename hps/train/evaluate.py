@@ -253,7 +253,7 @@ def _measure(model: Model, data: Sequence[str | Path], changes: JsonView) -> Jso
         "seconds": seconds,
         "examples_per_second": metrics["examples"] / seconds,
         "skipped_lines": reader.counts.skipped,
-        "rows": sum(server.num_rows(name) for name in server.tables),
+        "rows": sum(server.num_rows(name) for name in model.recipe.tables),
         "tiers": tiers_of(server.stats()),
         "peak_rss_bytes": peak_rss_bytes(),
         **absent.figures(),

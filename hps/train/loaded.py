@@ -111,7 +111,7 @@ class Loaded:
         server, read = rows.server, OverlaidRows(rows.server)
         if state.graph is None or is_torch(recipe):
             assert recipe is not None, "without a graph there is one"
-            _check_tables(number, [*recipe.features, *recipe.first_order_tables.values()], rows)
+            _check_tables(number, recipe.tables, rows)
             load_class(recipe.kind, store=rows.folder, is_stored=True)
             return cls._by_torch(number, server, read, state.model)
         graph, session = state.graph, new_session(state)

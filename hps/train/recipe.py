@@ -150,6 +150,11 @@ class ModelRecipe:
         return {table: first_order_table(table) for table in self.features}
 
     @property
+    def tables(self) -> list[str]:
+        """Names of the tables that the model reads; its server may have others."""
+        return [*self.features, *self.first_order_tables.values()]
+
+    @property
     def other_columns(self) -> int:
         """Columns of its rows beside the embedding: 1 where they hold a first-order weight.
 

@@ -243,6 +243,20 @@ def test_figures_that_are_not_finite_are_null_wherever_they_stand(tmp_path: Path
     assert figures == {"auc": None, "rows": [[1.0, None]], "ranks": [{"auc": None, "n": 2}]}
 
 
+@pytest.mark.parametrize(("command", "extra"), [("train", "train"), ("serve-model", "serve")])
+def test_a_package_that_is_missing_is_named_with_how_to_install_it_pinned(
+    command: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("hps.cli.main._run", fail)
+    assert main([command]) == 1
+    said = capsys.readouterr().err
+    assert "needs torch" in said and f"'hps-ctr[{extra}]'" in said
+    assert "-c constraints.txt" in said
+
+
 def test_options_that_go_together_are_named_as_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["--dim", "4096"], "(--dim): a row has 4096 columns at most"),

@@ -58,6 +58,22 @@ def test_stats_prints_rows_and_writes_json(
     assert len(json.loads(out.read_text())["checkpoints"]) == 2
 
 
+def test_verify_says_that_a_store_without_a_checkpoint_has_no_rows_to_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model"
+    server = hps.ParameterServer(hps.Config(path=path, tables=[hps.TableConfig(name="ads", dim=3)]))
+    server.push("ads", KEYS, np.ones((len(KEYS), 3), np.float32))
+    server.close()
+    assert main(["verify", str(path)]) == 0
+    assert "no checkpoint yet, so there was no row to check" in capsys.readouterr().out
+    with hps.open(path, read_only=False) as server:
+        server.push("ads", KEYS, np.ones((len(KEYS), 3), np.float32))
+        server.checkpoint("day-1")
+    assert main(["verify", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: every checksum holds\n"
+
+
 def test_verify_names_a_damaged_file(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(store)]) == 0
     largest = max((path for path in store.rglob("*") if path.is_file()), key=_size)

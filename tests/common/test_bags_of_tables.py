@@ -41,9 +41,8 @@ def test_bags_of_several_tables_are_those_of_each(dtype: torch.dtype, has_gaps: 
     if has_gaps:
         features["gaps"].offsets = torch.tensor([0, 9, 2, 9, 3])[::2]
     features["known"] = random_ids(9, 12)
-    features["known"].bags = make_bags(
-        features["known"].offsets, len(features["known"].keys_L), "here"
-    )
+    known = make_bags(features["known"].offsets, len(features["known"].keys_L), "here")
+    features["known"].offsets, features["known"].bags = known.offsets, known
     found = bags_of(features, "cpu", "here")
     assert list(found) == list(features) and found["known"] is features["known"].bags
     for table, own in features.items():

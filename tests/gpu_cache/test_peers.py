@@ -111,3 +111,16 @@ def test_gradients_are_kept_until_their_sums_are_judged_and_no_longer() -> None:
     device.work_off(device.num_queued)
     gc.collect()
     assert known() is None
+
+
+def test_keys_of_other_memory_are_not_those_that_were_divided() -> None:
+    keys = torch.arange(100)
+    _, peers = make_peers(2)
+    found = peers.divide({"ads": keys}, {"ads": DIM}, "cpu")["ads"]
+    assert found.matches(keys)
+    keys.data = torch.arange(100) + 1
+    assert not found.matches(keys)
+    keys.data = torch.arange(100)
+    assert found.matches(keys) and found.matches(keys)  # the second time it is believed
+    keys.data = torch.arange(100) + 1
+    assert not found.matches(keys)

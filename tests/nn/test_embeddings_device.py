@@ -76,6 +76,7 @@ def measured(batch: hps.Batch) -> hps.Batch:
     """With bags, as `Batch.to` makes them."""
     for table, ids in batch.features.items():
         ids.bags = bags.make_bags(ids.offsets, len(ids.keys_L), table)
+        ids.offsets = ids.bags.offsets
     return batch
 
 

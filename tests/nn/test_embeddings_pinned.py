@@ -122,14 +122,61 @@ def offsets_moved_in_place(batch: hps.Batch) -> hps.Batch:
     return batch
 
 
+def weights_of_other_memory(batch: hps.Batch) -> hps.Batch:
+    for ids in batch.features.values():
+        assert ids.weights_L is not None
+        ids.weights_L.data = flipped(ids.weights_L)
+    return batch
+
+
+def offsets_of_other_memory(batch: hps.Batch) -> hps.Batch:
+    for ids in batch.features.values():
+        ids.offsets.data = all_in_one(ids.offsets)
+    return batch
+
+
+def keys_replaced(batch: hps.Batch) -> hps.Batch:
+    for ids in batch.features.values():
+        ids.keys_L = ids.keys_L + 1
+    return batch
+
+
+def keys_changed_in_place(batch: hps.Batch) -> hps.Batch:
+    for ids in batch.features.values():
+        ids.keys_L.add_(1)
+    return batch
+
+
+def keys_of_other_memory(batch: hps.Batch) -> hps.Batch:
+    for ids in batch.features.values():
+        ids.keys_L.data = ids.keys_L + 1
+    return batch
+
+
+def keys_of_other_memory_again(batch: hps.Batch) -> hps.Batch:
+    """The second memory would lie where the first one did, were that not kept."""
+    for ids in batch.features.values():
+        for _ in range(8):
+            ids.keys_L.data = ids.keys_L + 1
+    return batch
+
+
 OF_THEIR_OWN: list[Change] = [other_weights, no_weights, other_offsets, prefix]
 CHANGED: list[Change] = [
     weights_replaced,
     weights_of_one_replaced,
     weights_dropped,
     weights_doubled_in_place,
+    weights_of_other_memory,
     offsets_replaced,
     offsets_moved_in_place,
+    offsets_of_other_memory,
+]
+OF_OTHER_KEYS: list[Change] = [
+    keys_replaced,
+    keys_changed_in_place,
+    keys_of_other_memory,
+    keys_of_other_memory_again,
 ]
 
 
@@ -220,6 +267,15 @@ def test_a_pinned_batch_that_was_changed_is_looked_up_as_it_is(
 ) -> None:
     expected = outcome(tmp_path / "alone", change, is_pinned=False, make=make)
     assert outcome(tmp_path / "pinned", change, is_pinned=True, make=make) == expected
+
+
+@pytest.mark.parametrize("make", [all_tables, one_table, one_narrow_table])
+@pytest.mark.parametrize("change", OF_OTHER_KEYS)
+def test_a_pinned_batch_of_other_keys_is_refused(
+    tmp_path: Path, make: Callable[[Any], torch.nn.Module], change: Change
+) -> None:
+    with pytest.raises(hps.ConfigError, match="other keys"):
+        outcome(tmp_path, change, is_pinned=True, make=make)
 
 
 def test_every_change_of_a_batch_changes_what_comes_out(tmp_path: Path) -> None:

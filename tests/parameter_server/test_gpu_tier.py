@@ -131,7 +131,29 @@ def test_stages_over_a_device_that_rows_leave_give_the_bits_of_a_server_without_
 
 def with_bags(ids: hps.Ids) -> hps.Ids:
     """As a batch that was moved to a device has them."""
-    return dataclasses.replace(ids, bags=make_bags(ids.offsets, len(ids.keys_L), "here"))
+    measured = make_bags(ids.offsets, len(ids.keys_L), "here")
+    return dataclasses.replace(ids, offsets=measured.offsets, bags=measured)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_bags_of_offsets_that_were_replaced_since_are_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: Any
+) -> None:
+    own = with_bags(hps.Ids(torch.arange(4), torch.tensor([0, 1, 2, 3, 4])))
+    moved = dataclasses.replace(own, offsets=torch.tensor([0, 0, 4, 4, 4]))
+    plain = hps.Ids(moved.keys_L, moved.offsets)
+    assert own.known_bags is own.bags and moved.known_bags is None
+    with launched_server(tmp_path, monkeypatch) as server:
+        for embedding in (
+            hps.SparseEmbedding(server, "ads", pooling=pooling).eval(),
+            hps.SparseEmbeddings(server, {"ads": 1}, {"ads": pooling}).eval(),
+        ):
+            outputs = [
+                embedding(hps.Batch({"ads": ids}, torch.zeros(4, 0), torch.zeros(4)))
+                for ids in (moved, plain, own)
+            ]
+            assert torch.equal(outputs[0], outputs[1])
+            assert not torch.equal(outputs[0], outputs[2])
 
 
 def test_the_server_takes_and_gives_tensors_of_the_device(
@@ -154,6 +176,12 @@ def test_the_server_takes_and_gives_tensors_of_the_device(
             server.apply([RowUpdate("ads", keys, torch.ones(4, 6), rows)])
             keys[0] = 6  # the memory is the same, the keys are not
             assert not rows.are_of(keys)
+        moved = keys.clone()
+        with server.pin("ads", moved) as rows:
+            moved.data = torch.tensor([5, -1, 5, 8])  # which torch does not count
+            assert not rows.are_of(moved)
+            with pytest.raises(hps.ConfigError, match="other keys"):
+                server.apply([RowUpdate("ads", moved, torch.ones(4, 6), rows)])
         with server.pin("ads", torch.arange(512)[::2]) as rows:  # what is pinned is a copy
             others = [torch.full((256,), i) for i in range(64)]
             assert not any(rows.are_of(other) for other in others), "memory of others is believed"

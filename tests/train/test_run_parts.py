@@ -28,7 +28,7 @@ class Server:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str | None, Any, Any]] = []
-        self.tables = {"ads": None, "users": None}
+        self.tables = {"ads": None, "others": None, "users": None}  # one of another model
         self.listed: list[dict[str, Any]] = []
         self.refused: set[str] = set()
 
@@ -59,7 +59,9 @@ def parts(every: int = 2) -> tuple[Any, StepCheckpoints]:
 
 
 TRAINER: Any = SimpleNamespace(
-    state=lambda: {"of": "the dense side"}, totals=SimpleNamespace(examples=0)
+    state=lambda: {"of": "the dense side"},
+    totals=SimpleNamespace(examples=0),
+    recipe=SimpleNamespace(tables=["ads", "users"]),
 )
 
 
