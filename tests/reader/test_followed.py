@@ -20,6 +20,7 @@ from hps.errors import ConfigError, StoreError
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.followed import FollowedFolder, joined
 from hps.reader.position import Block, Position
+from hps.reader.position_files import PositionFiles
 from tests.reader.reader_twin import assert_same_batches
 
 SIZES = (23, 0, 1, 40, 16)
@@ -137,20 +138,49 @@ def test_a_position_is_refused_where_examples_would_be_left_out(
     there: list[list[Any]], position: Position, reason: str
 ) -> None:
     with pytest.raises((ConfigError, StoreError), match=reason):
-        joined([["a", 5], ["b", 6]], sorted(there), position)
+        joined(PositionFiles([["a", 5], ["b", 6]]), sorted(there), position)
 
 
 def test_a_file_that_was_not_begun_may_have_been_repaired_or_taken_away() -> None:
     stored: list[list[Any]] = [["a", 5], ["c", 6], ["d", 7]]
-    found = joined(stored, [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
+    found = joined(PositionFiles(stored), [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
     assert found.files == [["a", 5], ["b", 1], ["c", 9]]
-    found = joined(stored, [["c", 6], ["e", 9]], Position(file=1, offset=3))
+    found = joined(PositionFiles(stored), [["c", 6], ["e", 9]], Position(file=1, offset=3))
     assert found.files == [["a", 5], ["c", 6], ["e", 9]]
+
+
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [
+        ([["a", 1], ["b", 6], ["c", 7]], "a has come after c, .*; or it is one of the 2 .* put"),
+        ([["b", 9], ["c", 7]], "b had 6 bytes"),
+        ([["b", 6]], "c is gone, and the position is in it"),
+        ([["b", 6], ["c", 8]], "c had 7 bytes"),
+    ],
+)
+def test_files_that_were_read_and_are_gone_are_known_by_their_number_alone(
+    there: list[list[Any]], reason: str
+) -> None:
+    before = PositionFiles([["c", 7], ["d", 8]], 3, [["b", 6]])
+    assert joined(before, [["b", 6], ["c", 7], ["e", 1]], Position(file=3)).files == [
+        ["c", 7],
+        ["e", 1],
+    ]
+    at_end = joined(before, [["c", 7], ["d", 8], ["e", 1]], Position(epoch=1))
+    assert at_end.position.file == 5 and at_end.files[-1] == ["e", 1]
+    with pytest.raises((ConfigError, StoreError), match=reason):
+        joined(before, there, Position(file=3, offset=1))
+
+
+def test_the_files_of_a_position_are_checked() -> None:
+    for wrong in (None, [["a"]], {"first": 0, "read": [["a", 1]], "files": []}, {"first": "1"}):
+        with pytest.raises(ConfigError, match="the position's files"):
+            PositionFiles.of(wrong)
 
 
 def test_a_position_in_other_files_is_refused() -> None:
     with pytest.raises(ConfigError, match="not in the order of their names"):
-        joined([["b", 5], ["a", 6]], [["a", 6], ["b", 5]], Position())
+        joined(PositionFiles([["b", 5], ["a", 6]]), [["a", 6], ["b", 5]], Position())
 
 
 def lines_of(kind: str) -> Callable[[int], str]:
