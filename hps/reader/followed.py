@@ -181,7 +181,8 @@ def check_order(folder: str, last: str, name: str, num_gone: int = 0) -> None:
         raise ConfigError(
             f"{folder}: {name} has come after {last}, and its name sorts before that: files are "
             f"read in the order of their names, and it would be left out; {_NAMES}"
-            f"{put_back if num_gone else ''}. Rename it so that it sorts last, or take it away, and go on with --resume"
+            f"{put_back if num_gone else ''}. Rename it so that it sorts last, or take it away, "
+            "and go on with --resume"
         )
 
 

@@ -68,6 +68,11 @@ class PositionFiles:
         """Those that were read and are gone."""
         return self.first - len(self.read)
 
+    @property
+    def end(self) -> int:
+        """The place behind the last one."""
+        return self.first + len(self.files)
+
     def at(self, place: int) -> Sequence[str | int]:
         """That of a place, `first` or later."""
         return self.files[place - self.first]

@@ -74,8 +74,7 @@ class Periods:
             trainer.period_file = 0
         elif trainer.period_file is None:  # the run before had no turns
             # At the end of an epoch all files have been read.
-            files = PositionFiles.of(stored["files"])
-            end = files.first + len(files.files)
+            end = PositionFiles.of(stored["files"]).end
             trainer.period_file = end - 1 if stored["epoch"] else file_of(stored)
         if stored is None or not is_new_data:
             return
@@ -134,8 +133,7 @@ def begun_files(before: Sequence[Sequence[str | int]], stored: JsonView) -> list
     if "files" not in stored:  # a user's own
         return [list(file) for file in before]
     files = PositionFiles.of(stored["files"])
-    end = files.first + len(files.files)
-    count = end if stored["epoch"] else file_of(stored) + 1
+    count = files.end if stored["epoch"] else file_of(stored) + 1
     if "order" in stored:
         begun = [list(files.at(number)) for number in stored["order"][:count]]
     else:

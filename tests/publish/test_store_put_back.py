@@ -99,7 +99,7 @@ def test_a_server_publishes_nothing_of_a_clone_that_has_taken_its_path(tmp_path:
 def test_a_run_publishes_nothing_of_a_clone_that_takes_its_path_before_the_first_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clone has the checkpoint that is to be published, and the run's own store is elsewhere."""
+    """The clone has the checkpoint that is to be published; the run's own store is elsewhere."""
     log, place, store = write_log(tmp_path / "a.libsvm", 1), tmp_path / "pub", tmp_path / "store"
     opened = StoreOrigin.open
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hps
-from hps.errors import ConfigError, StoreError
+from hps.errors import DataError, ConfigError, StoreError
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.followed import FollowedFolder, joined
 from hps.reader.position import Block, Position
@@ -176,6 +176,18 @@ def test_the_files_of_a_position_are_checked() -> None:
     for wrong in (None, [["a"]], {"first": 0, "read": [["a", 1]], "files": []}, {"first": "1"}):
         with pytest.raises(ConfigError, match="the position's files"):
             PositionFiles.of(wrong)
+
+
+def test_a_bad_line_is_told_of_its_file_where_others_are_left_out(tmp_path: Path) -> None:
+    good, bad = write(tmp_path, "c"), write(tmp_path, "d", "1 7:1\nx\n")
+    reader = open_reader([good], tables=TABLES, config=ReaderConfig(format="libsvm", threads=1))
+    files = {"first": 2, "read": [], "files": [["c", 6]]}
+    state = reader.state_dict() | {"file": 2, "files": files}
+    reader.follow()
+    reader.extend([bad])
+    reader.load_state_dict(state)
+    with pytest.raises(DataError, match=f"{bad}, line 2"):
+        list(reader)
 
 
 def test_a_position_in_other_files_is_refused() -> None:
