@@ -362,7 +362,7 @@ class Reader(ABC, Iterator[Batch]):
 
     def _followed_files(self) -> Json | list[list[str | int]]:
         """Of the position, made once for all batches of a file: there are many."""
-        place = self.position_files.end if self._position.epoch else self._position.file
+        place = self._position.file
         of = place, len(self._files), self._num_told_gone
         if self._told is None or self._told[0] != of:
             self._told = of, self.position_files.without(self._gone, place).to_json()

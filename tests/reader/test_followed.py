@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import hps
-from hps.errors import DataError, ConfigError, StoreError
+from hps.errors import ConfigError, DataError, StoreError
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.followed import FollowedFolder, joined
 from hps.reader.position import Block, Position
 from hps.reader.position_files import PositionFiles
+from hps.train.model_list import _files_of
+from hps.train.periods import begun_files
 from tests.reader.reader_twin import assert_same_batches
 
 SIZES = (23, 0, 1, 40, 16)
@@ -170,6 +172,22 @@ def test_files_that_were_read_and_are_gone_are_known_by_their_number_alone(
     assert at_end.position.file == 5 and at_end.files[-1] == ["e", 1]
     with pytest.raises((ConfigError, StoreError), match=reason):
         joined(before, there, Position(file=3, offset=1))
+
+
+def test_what_is_gone_is_left_out_of_the_next_position(tmp_path: Path) -> None:
+    paths = [write(tmp_path, name) for name in "abc"]
+    reader = open_reader(paths, tables=TABLES, config=ReaderConfig(format="libsvm", threads=1))
+    reader.follow()
+    reader.load_state_dict(reader.state_dict() | {"file": 1})
+    assert [name for name, _ in reader.state_dict()["files"]] == ["a", "b", "c"]
+    reader.note_gone({"a", "b"})
+    left = {"first": 1, "read": [], "files": [["b", 6], ["c", 6]]}
+    assert reader.state_dict()["files"] == left
+    state = reader.state_dict() | {"epoch": 1, "file": 0}
+    assert begun_files([["z", 1]], state) == [["z", 1], ["b", 6], ["c", 6]]
+    state["files"] = {"first": 2, "read": [["a", 6]], "files": [["c", 6]]}
+    assert begun_files([], state) == [["a", 6], ["c", 6]]
+    assert [one["name"] for one in _files_of(state)] == ["a", "c"]
 
 
 def test_the_files_of_a_position_are_checked() -> None:

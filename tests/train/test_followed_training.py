@@ -327,6 +327,25 @@ def test_a_run_that_is_stopped_goes_on_without_the_files_that_were_taken_away(
     assert_same_model(tmp_path / "store", tmp_path / "whole")
 
 
+def test_a_run_that_goes_on_leaves_out_at_once_what_is_gone(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that never waits for files."""
+    more: Json = {"advance_every": "file", "statistics": True, "depth": 0, "limit": 128}
+    store, folder = tmp_path / "store", put(tmp_path / "logs", *logs)
+    train(follow(folder, store, **more))
+    (folder / logs[0].name).unlink()
+    assert [name for name, _ in position_of(store)["files"]] == [path.name for path in logs]
+    train(follow(folder, store, resume=True, **more | {"limit": 192}))
+    state = position_of(store)["files"]
+    assert state["first"] == 2 and [name for name, _ in state["read"]] == ["01.tsv"]
+    told: list[str] = []
+    progress = Progress(0)
+    monkeypatch.setattr(progress, "say", told.append)
+    train(follow(folder, store, resume=True, **more | {"limit": 448}), progress)
+    assert any(line.endswith("begins with 05.tsv") for line in told), told
+
+
 def test_a_log_that_was_read_whole_is_in_the_period_of_its_last_file() -> None:
     """Where a reader of one's own ended, which is no place in a file."""
     trainer = mock.Mock(period_file=None, begun_files=[])
