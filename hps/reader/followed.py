@@ -232,7 +232,7 @@ def joined(
     >>> files = PositionFiles([["a", 5], ["b", 6]])
     >>> joined(files, [["b", 6], ["c", 7]], Position(file=1, offset=3)).files
     [['a', 5], ['b', 6], ['c', 7]]
-    >>> joined(files, files, Position(epoch=1)).position.file
+    >>> joined(files, files.files, Position(epoch=1)).position.file
     2
     """
     stored, first = before.files, before.first
