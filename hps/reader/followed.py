@@ -19,6 +19,7 @@ from pathlib import Path
 from hps.common.url_text import hidden_url, is_url
 from hps.errors import ConfigError, StoreError
 from hps.reader.position import Position
+from hps.reader.position_files import PositionFiles
 from hps.reader.urls import USUAL, Listed, LogFile, Patience, UrlFolder
 
 _BEFORE = (".", "_")  # hidden, and what Hadoop and Spark write beside their files
@@ -58,6 +59,7 @@ class FollowedFolder:
         )
         self._known: dict[str, Listed] = {}  # in the order of their names
         self._gone: set[str] = set()
+        self._num_left_out = 0  # read by a run before, and gone
         self._said: set[str] = set()
         self._has_told = False  # that names are passed over
         self._notes: list[str] = []
@@ -65,20 +67,22 @@ class FollowedFolder:
     @property
     def num_files(self) -> int:
         """That were given out, or read by a run before."""
-        return len(self._known)
+        return len(self._known) + self._num_left_out
 
     def take_notes(self) -> list[str]:
         """What there is to tell since the last call, in words: what was passed over, is gone."""
         notes, self._notes = self._notes, []
         return notes
 
-    def add_read(self, files: Sequence[Sequence[str | int]]) -> None:
-        """Notes what a run before has read and is gone.
+    @property
+    def gone(self) -> frozenset[str]:
+        """Names of those that were given out, or read by a run before, and are not there."""
+        return frozenset(self._gone)
 
-        Args:
-            files: name and bytes of each, in order.
-        """
-        read = {str(name): int(size) for name, size in files}
+    def add_read(self, files: PositionFiles) -> None:
+        """Notes what a run before has read and is gone."""
+        self._num_left_out = files.num_left_out
+        read = {str(name): int(size) for name, size in files.known}
         gone = sorted(read.keys() - self._known.keys())
         self._known |= {name: Listed(read[name], "", partial(Path, name)) for name in gone}
         self._known = dict(sorted(self._known.items()))
@@ -104,7 +108,8 @@ class FollowedFolder:
         listed = self._list()
         new = [name for name in sorted(listed.keys() - self._known.keys()) if name <= new[-1]]
         if new and self._known:
-            check_order(self.shown, next(reversed(self._known)), new[0])
+            last = next(reversed(self._known))
+            check_order(self.shown, last, new[0], self._num_left_out)
         files = [listed[name].open() for name in new]
         self._known |= {name: listed[name] for name in new}
         return files
@@ -159,22 +164,25 @@ def is_passed_over(name: str) -> bool:
     return name.startswith(_BEFORE) or name.endswith(_AFTER)
 
 
-def check_order(folder: str, last: str, name: str) -> None:
+def check_order(folder: str, last: str, name: str, num_gone: int = 0) -> None:
     """Refuses a file that came too late.
 
     Args:
         folder: in words.
         last: the name that sorts last of those before.
         name: of the file.
+        num_gone: files that were read and taken away, whose names are not known any more.
 
     Raises:
         ConfigError: it sorts before that.
     """
     if name < last:
+        put_back = f"; or it is one of the {num_gone:,} that were read and taken away, put back"
         raise ConfigError(
             f"{folder}: {name} has come after {last}, and its name sorts before that: files are "
-            f"read in the order of their names, and it would be left out; {_NAMES}. Rename it so "
-            "that it sorts last, or take it away, and go on with --resume"
+            f"read in the order of their names, and it would be left out; {_NAMES}"
+            f"{put_back if num_gone else ''}. Rename it so that it sorts last, or take it away, "
+            "and go on with --resume"
         )
 
 
@@ -194,7 +202,8 @@ class Joined:
     """The files of a log that is followed, taken up at a position.
 
     Args:
-        files: name and bytes of each: those that were begun, then those that come after.
+        files: name and bytes of each from the first that the position has a place of: those that
+            were begun, then those that come after.
         position: in those files, of the one epoch that such a log has.
     """
 
@@ -203,7 +212,7 @@ class Joined:
 
 
 def joined(
-    stored: Sequence[Sequence[str | int]],
+    before: PositionFiles,
     there: Sequence[Sequence[str | int]],
     position: Position,
 ) -> Joined:
@@ -211,8 +220,8 @@ def joined(
     that was only listed may have been repaired or taken away since.
 
     Args:
-        stored: name and bytes of the position's files, in order.
-        there: of those that are there now, in the order of their names.
+        before: the position's files, in order.
+        there: name and bytes of those that are there now, in the order of their names.
         position: in the former; the end of an epoch is the end of its files.
 
     Raises:
@@ -220,12 +229,13 @@ def joined(
             position is within a later epoch.
         StoreError: a file has another size.
 
-    >>> files = [["a", 5], ["b", 6]]
+    >>> files = PositionFiles([["a", 5], ["b", 6]])
     >>> joined(files, [["b", 6], ["c", 7]], Position(file=1, offset=3)).files
     [['a', 5], ['b', 6], ['c', 7]]
-    >>> joined(files, files, Position(epoch=1)).position.file
+    >>> joined(files, files.files, Position(epoch=1)).position.file
     2
     """
+    stored, first = before.files, before.first
     names = [str(name) for name, _ in stored]
     if sorted(set(names)) != names:
         raise ConfigError(
@@ -241,23 +251,26 @@ def joined(
             "followed is read once; train on it from its beginning (--new-data)"
         )
     if position.epoch:
-        position = replace(position, epoch=0, file=len(names))
-    last = position.file if position.block is None else position.block.file
+        position = replace(position, epoch=0, file=first + len(names))
+    last = (position.file if position.block is None else position.block.file) - first
     stored, names = stored[: last + 1], names[: last + 1]
     sizes: Mapping[str, int] = {str(name): int(size) for name, size in there}
     gone = {name for name in names if name not in sizes}
     for number, (name, size) in enumerate(stored):
-        if name in gone and number >= position.file:
+        if name in gone and number >= position.file - first:
             raise ConfigError(
                 f"{name} is gone, and the position is in it: not all of its examples may have been "
                 "trained on; put it back, or train on what is there from its beginning (--new-data)"
             )
         if name not in gone and sizes[str(name)] != size:
             raise changed(str(name), int(size), sizes[str(name)])
-    known = set(names)
+    for name, size in before.read:
+        if sizes.get(str(name), size) != size:
+            raise changed(str(name), int(size), sizes[str(name)])
+    known = {*names, *(str(name) for name, _ in before.read)}
     new = [[name, size] for name, size in there if name not in known]
     if new and names:
-        check_order("the folder", names[-1], str(new[0][0]))
+        check_order("the folder", names[-1], str(new[0][0]), before.num_left_out)
     return Joined([*(list(file) for file in stored), *new], position)
 
 

@@ -5,7 +5,7 @@ and the record reader, which fill in how a format is read.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Self
@@ -28,6 +28,7 @@ from hps.reader.config import ReaderConfig
 from hps.reader.files import epoch_order, size_of
 from hps.reader.followed import joined
 from hps.reader.position import Cut, Position
+from hps.reader.position_files import Files, PositionFiles
 from hps.reader.reading_rules import (
     buffer_state,
     check_buffer,
@@ -81,6 +82,12 @@ class Reader(ABC, Iterator[Batch]):
         self._is_whole = False  # no more files will come
         # Sizes as they were when the reader was made: a log that grows is another log.
         self._files: list[list[str | int]] = [[path.name, size_of(path)] for path in self.paths]
+        # Of a log that is followed and was taken up: what is before the first of these.
+        self._first = 0
+        self._read_files: Files = ()
+        self._gone: Collection[str] = ()
+        self._num_told_gone = 0
+        self._told: tuple[object, Json | list[list[str | int]]] | None = None
         self._begin()
 
     @abstractmethod
@@ -188,9 +195,9 @@ class Reader(ABC, Iterator[Batch]):
             yield from list(enumerate(self._order(epoch)))[first:]
             return
         place = first
-        while place < len(self.paths) or not self._is_whole:
-            if place < len(self.paths):
-                yield place, self.paths[place]
+        while place < self._first + len(self.paths) or not self._is_whole:
+            if place < self._first + len(self.paths):
+                yield place, self.paths[place - self._first]
                 place += 1
             else:
                 yield None
@@ -220,6 +227,15 @@ class Reader(ABC, Iterator[Batch]):
         added: list[list[str | int]] = [[path.name, size_of(path)] for path in paths]
         self._files = [*self._files, *added]
         self.paths = (*self.paths, *paths)
+
+    def note_gone(self, names: Collection[str]) -> None:
+        """Tells of those files that are not there now: positions leave out the ones that were read.
+
+        Args:
+            names: of all of them.
+        """
+        self._gone = names
+        self._num_told_gone += 1
 
     def end(self) -> None:
         """No more files will come."""
@@ -253,6 +269,11 @@ class Reader(ABC, Iterator[Batch]):
     def files(self) -> list[list[str | int]]:
         """Name and bytes of each file, in the order given, as they were when this was made."""
         return [list(file) for file in self._files]
+
+    @property
+    def position_files(self) -> PositionFiles:
+        """The same, with what a position that was taken up tells of those before them."""
+        return PositionFiles(self._files, self._first, self._read_files)
 
     @property
     def num_dense(self) -> int:
@@ -327,7 +348,7 @@ class Reader(ABC, Iterator[Batch]):
         return {
             "format": self.config.format,
             **self._position.to_dict(),
-            "files": self._files if self.follows else self.files,  # there are many, ever more
+            "files": self._followed_files() if self.follows else self.files,
             **self._shuffle_state(),
             **buffer_state(self.config),
             **sample_state(self.config),
@@ -338,6 +359,14 @@ class Reader(ABC, Iterator[Batch]):
             "features": {name: list(names) for name, names in self.schema.features().items()},
             **({} if self.transform is None else {"transform": self.transform.name}),
         }
+
+    def _followed_files(self) -> Json | list[list[str | int]]:
+        """Of the position, made once for all batches of a file: there are many."""
+        place = self._position.file
+        of = place, len(self._files), self._num_told_gone
+        if self._told is None or self._told[0] != of:
+            self._told = of, self.position_files.without(self._gone, place).to_json()
+        return self._told[1]
 
     def _dense_state(self) -> Json:
         named = self.dense_columns
@@ -376,7 +405,9 @@ class Reader(ABC, Iterator[Batch]):
     def _take_files(self, stored: object, position: Position) -> Position:
         """Has the files of a position, then those that are there and came later; returns it as one
         in these."""
-        found = joined(_checked_files(stored), self._files, position)
+        before = PositionFiles.of(stored)
+        found = joined(before, self._files, position)
+        self._first, self._read_files = before.first, before.read
         paths = {name: path for (name, _), path in zip(self._files, self.paths, strict=True)}
         # One that is gone is not read again; another stands for it where columns are looked at.
         self.paths = tuple(paths.get(name, self.paths[-1]) for name, _ in found.files)
@@ -385,7 +416,14 @@ class Reader(ABC, Iterator[Batch]):
 
     def _check_files(self, given: object, position: Position) -> None:
         """Names and sizes must agree, folders may differ: a log may be moved."""
-        stored = _checked_files(given)
+        before = PositionFiles.of(given)
+        if before.first:
+            raise ConfigError(
+                f"the position is of a folder that was followed, of whose files {before.first:,} "
+                "were read and some are gone; go on with it (--follow), or train on other data "
+                "from its beginning (--new-data)"
+            )
+        stored = before.files
         for number, (name, size) in enumerate(stored):
             given = self._files[number] if number < len(self._files) else None
             if given is None:
@@ -492,16 +530,3 @@ class Reader(ABC, Iterator[Batch]):
         self._threads = None
         if stream is not None:
             stream.close()
-
-
-def _checked_files(stored: object) -> Sequence[Sequence[str | int]]:
-    """Names and sizes of a position's files.
-
-    Raises:
-        ConfigError: they are none.
-    """
-    if not isinstance(stored, Sequence) or not all(
-        isinstance(file, Sequence) and len(file) == 2 for file in stored
-    ):
-        raise ConfigError(f"the position's files are {stored!r}, not names and sizes")
-    return stored

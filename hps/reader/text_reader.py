@@ -220,4 +220,5 @@ class TextReader(Reader):
         """Raises what the parser has found, if it has."""
         if parser.error is not None:
             number, line, reason = parser.error
-            raise bad_line(self._order(epoch)[number], line, reason, self.config.advice("line"))
+            path = self._order(epoch)[number - self._first]
+            raise bad_line(path, line, reason, self.config.advice("line"))

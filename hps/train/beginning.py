@@ -149,7 +149,8 @@ def _place(reader: "Reader", position: Json | None, context: RunContext) -> None
     if position is not None:
         reader.load_state_dict(position)
         if context.following is not None:
-            context.following.folder.add_read(reader.files)
+            context.following.folder.add_read(reader.position_files)
+            reader.note_gone(context.following.folder.gone)
             context.following.say_notes()
 
 

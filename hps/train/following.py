@@ -120,6 +120,7 @@ class Following:
             HpsError: the folder cannot be listed, or has changed so that files would be left out.
         """
         files = self._look() or self._more(None, in_wait)
+        reader.note_gone(self.folder.gone)
         if files:
             reader.extend(files)
         else:

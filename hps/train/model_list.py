@@ -18,6 +18,7 @@ from hps.common.json_text import Json, JsonView
 from hps.config import TableConfig
 from hps.errors import ConfigError, HpsError, StoreError
 from hps.models import MODELS
+from hps.reader.position_files import PositionFiles
 from hps.ssd_store import open_store
 from hps.ssd_store.cluster.catalog import Catalog
 from hps.train.recipe import ModelRecipe
@@ -270,7 +271,8 @@ def _dims_of(recipe: ModelRecipe, tables: Sequence[TableConfig]) -> dict[str, in
 
 
 def _files_of(position: JsonView) -> list[Json]:
-    files = position.get("files")
-    if not isinstance(files, list):
+    try:
+        files = PositionFiles.of(position.get("files")).known
+    except ConfigError:  # of a reader of the user's own
         return []
-    return [{"name": one[0], "bytes": one[1]} for one in files if isinstance(one, list) and one[1:]]
+    return [{"name": name, "bytes": size} for name, size in files]

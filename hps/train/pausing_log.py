@@ -46,7 +46,7 @@ class PausingLog(Iterator[Batch]):
 
     def name_of(self, file: int) -> str:
         """The name of the file at a place."""
-        return str(self._reader.files[file][0])
+        return str(self._reader.position_files.at(file)[0])
 
     def go_on(self, num_batches: int | None = None, num_epochs: int | None = None) -> None:
         """Sets the next pause, whichever comes first; None for none. To be called between steps.

@@ -12,6 +12,7 @@ from hps.common.json_text import JsonView
 from hps.errors import ConfigError
 from hps.options.life import OF_FILE
 from hps.reader.position import file_of
+from hps.reader.position_files import PositionFiles
 
 if TYPE_CHECKING:
     from hps.contracts.training import TrainingServer
@@ -73,7 +74,8 @@ class Periods:
             trainer.period_file = 0
         elif trainer.period_file is None:  # the run before had no turns
             # At the end of an epoch all files have been read.
-            trainer.period_file = len(stored["files"]) - 1 if stored["epoch"] else file_of(stored)
+            end = PositionFiles.of(stored["files"]).end
+            trainer.period_file = end - 1 if stored["epoch"] else file_of(stored)
         if stored is None or not is_new_data:
             return
         trainer.begun_files = begun_files(trainer.begun_files, stored)
@@ -130,10 +132,12 @@ def begun_files(before: Sequence[Sequence[str | int]], stored: JsonView) -> list
     """
     if "files" not in stored:  # a user's own
         return [list(file) for file in before]
-    named = [list(file) for file in stored["files"]]
-    order = stored.get("order", range(len(named)))
-    count = len(named) if stored["epoch"] else file_of(stored) + 1
-    begun = [named[number] for number in order[:count]]
+    files = PositionFiles.of(stored["files"])
+    count = files.end if stored["epoch"] else file_of(stored) + 1
+    if "order" in stored:
+        begun = [list(files.at(number)) for number in stored["order"][:count]]
+    else:
+        begun = [list(file) for file in files.until(count)]
     return [*(list(file) for file in before if list(file) not in begun), *begun][-MOST_FILES:]
 
 

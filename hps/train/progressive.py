@@ -11,6 +11,7 @@ import torch
 from hps.common.json_text import Json, JsonView
 from hps.metrics import BinaryMetrics
 from hps.reader.position import file_of
+from hps.reader.position_files import PositionFiles
 from hps.train.joined_metrics import joined_metrics
 from hps.train.ranks import TrainingRanks
 from hps.types import Batch
@@ -48,7 +49,8 @@ class Progressive:
         """
         place = file_of(batch.position)
         order = batch.position.get("order")
-        name = str(batch.position["files"][place if order is None else order[place]][0])
+        files = PositionFiles.of(batch.position["files"])
+        name = str(files.at(place if order is None else order[place])[0])
         if name != self._file:
             self._end_file()
             self._file = name

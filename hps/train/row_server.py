@@ -4,7 +4,7 @@ Above it: `hps.train.run`, `hps.train.evaluate`. Below it: `hps.ParameterServer`
 `hps.ClusterParameterServer`, `hps.RemoteParameterServer`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -52,6 +52,22 @@ def open_server(
         return ParameterServer(options.server_config(features))
     tables = options.tables(features)
     return connect(options.remote, tables, keeps_start=keeps_start, keeps_rate=options.resume)
+
+
+def held_by(server: TrainingServer, world: "World | None") -> Callable[[], object] | None:
+    """What refuses once another folder has taken the path of the store that this process trains;
+    None where the rows lie on servers.
+
+    Args:
+        server: as `open_server` gave it.
+        world: that it was given.
+    """
+    own: object = server
+    if world is not None:
+        from hps.cluster.parameter_server import ClusterParameterServer  # as in open_server
+
+        own = server.local if isinstance(server, ClusterParameterServer) else None
+    return own.parts.tables.store.held_folder if isinstance(own, ParameterServer) else None
 
 
 def connect(

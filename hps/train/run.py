@@ -35,7 +35,7 @@ from hps.train.options import TrainOptions
 from hps.train.progress import Progress
 from hps.train.ranks import TrainingRanks, first_depth
 from hps.train.reading import as_the_model, model_to_resume
-from hps.train.row_server import open_server
+from hps.train.row_server import held_by, open_server
 from hps.train.run_mark import RunMark
 from hps.train.run_publisher import RunPublisher
 from hps.train.step_checkpoints import StepCheckpoints
@@ -160,7 +160,7 @@ def _train(options: TrainOptions, context: RunContext, mark: RunMark | None) -> 
                 ranks.world,
                 keeps_start=asked.initial_accumulator is None,
             ) as server,
-            RunPublisher(options, ranks, progress.say) as publisher,
+            RunPublisher(options, ranks, progress.say, held_by(server, ranks.world)) as publisher,
         ):
             every = (options.checkpoint_every, options.publish_every)
             boundary = Boundary(every, options.checkpoint_seconds, stops, ranks)

@@ -41,10 +41,15 @@ class RunPublisher:
         options: of the run.
         ranks: that train together.
         say: told of what could not be published.
+        held: of a store that this process trains, as StoreOrigin takes it.
     """
 
     def __init__(
-        self, options: "TrainOptions", ranks: TrainingRanks, say: Callable[[str], object]
+        self,
+        options: "TrainOptions",
+        ranks: TrainingRanks,
+        say: Callable[[str], object],
+        held: Callable[[], object] | None,
     ) -> None:
         self.done: list[Json] = []
         self.error: str | None = None
@@ -65,7 +70,8 @@ class RunPublisher:
                 self._publisher = self._of_servers(options.remote, options.publish, asked)
             else:
                 assert options.store is not None, "checked by TrainOptions"
-                self._publisher = Publisher(StoreOrigin(options.store), options.publish, asked)
+                origin = StoreOrigin(options.store, held)
+                self._publisher = Publisher(origin, options.publish, asked)
 
     def _of_servers(
         self, remote: ClientConfig, place: str, asked: PublishOptions

@@ -5,6 +5,7 @@ Above it: pytest. Below it: hps/publish/publisher.py.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from hps.publish.publisher import Publisher
 from hps.publish.source import Source
 from hps.publish.store_origin import StoreOrigin
 from hps.publish.version import listed_versions
-from tests.publish.publish_lab import a_server, push, rows_of, served
+from hps.train import TrainOptions, train
+from tests.publish.publish_lab import SMALL, a_server, push, rows_of, served, write_log
 
 MANY = np.arange(5000, dtype=np.uint64)
 
@@ -91,6 +93,25 @@ def test_a_server_publishes_nothing_of_a_clone_that_has_taken_its_path(tmp_path:
         clone.rename(store)
         with pytest.raises(hps.StoreError, match=str(store)):
             server.publish(place)
+    assert not list(place.glob("version-*"))
+
+
+def test_a_run_publishes_nothing_of_a_clone_that_takes_its_path_before_the_first_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clone has the checkpoint that is to be published; the run's own store is elsewhere."""
+    log, place, store = write_log(tmp_path / "a.libsvm", 1), tmp_path / "pub", tmp_path / "store"
+    opened = StoreOrigin.open
+
+    def after_a_clone(self: StoreOrigin, *asked: Any, **more: Any) -> Source:
+        hps.ssd_store.clone(store, tmp_path / "clone")
+        store.rename(tmp_path / "elsewhere")
+        (tmp_path / "clone").rename(store)
+        return opened(self, *asked, **more)
+
+    monkeypatch.setattr(StoreOrigin, "open", after_a_clone)
+    figures = train(TrainOptions(data=[log], store=store, publish=str(place), **SMALL))
+    assert figures["published"] == [] and f"{store}: the folder" in figures["publish_error"]
     assert not list(place.glob("version-*"))
 
 

@@ -16,10 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import hps
-from hps.errors import ConfigError, StoreError
+from hps.errors import ConfigError, DataError, StoreError
 from hps.reader import Reader, ReaderConfig, open_reader
 from hps.reader.followed import FollowedFolder, joined
 from hps.reader.position import Block, Position
+from hps.reader.position_files import PositionFiles
+from hps.train.model_list import _files_of
+from hps.train.periods import begun_files
 from tests.reader.reader_twin import assert_same_batches
 
 SIZES = (23, 0, 1, 40, 16)
@@ -137,20 +140,77 @@ def test_a_position_is_refused_where_examples_would_be_left_out(
     there: list[list[Any]], position: Position, reason: str
 ) -> None:
     with pytest.raises((ConfigError, StoreError), match=reason):
-        joined([["a", 5], ["b", 6]], sorted(there), position)
+        joined(PositionFiles([["a", 5], ["b", 6]]), sorted(there), position)
 
 
 def test_a_file_that_was_not_begun_may_have_been_repaired_or_taken_away() -> None:
     stored: list[list[Any]] = [["a", 5], ["c", 6], ["d", 7]]
-    found = joined(stored, [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
+    found = joined(PositionFiles(stored), [["a", 5], ["b", 1], ["c", 9]], Position(offset=3))
     assert found.files == [["a", 5], ["b", 1], ["c", 9]]
-    found = joined(stored, [["c", 6], ["e", 9]], Position(file=1, offset=3))
+    found = joined(PositionFiles(stored), [["c", 6], ["e", 9]], Position(file=1, offset=3))
     assert found.files == [["a", 5], ["c", 6], ["e", 9]]
+
+
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [
+        ([["a", 1], ["b", 6], ["c", 7]], "a has come after c, .*; or it is one of the 2 .* put"),
+        ([["b", 9], ["c", 7]], "b had 6 bytes"),
+        ([["b", 6]], "c is gone, and the position is in it"),
+        ([["b", 6], ["c", 8]], "c had 7 bytes"),
+    ],
+)
+def test_files_that_were_read_and_are_gone_are_known_by_their_number_alone(
+    there: list[list[Any]], reason: str
+) -> None:
+    before = PositionFiles([["c", 7], ["d", 8]], 3, [["b", 6]])
+    assert joined(before, [["b", 6], ["c", 7], ["e", 1]], Position(file=3)).files == [
+        ["c", 7],
+        ["e", 1],
+    ]
+    at_end = joined(before, [["c", 7], ["d", 8], ["e", 1]], Position(epoch=1))
+    assert at_end.position.file == 5 and at_end.files[-1] == ["e", 1]
+    with pytest.raises((ConfigError, StoreError), match=reason):
+        joined(before, there, Position(file=3, offset=1))
+
+
+def test_what_is_gone_is_left_out_of_the_next_position(tmp_path: Path) -> None:
+    paths = [write(tmp_path, name) for name in "abc"]
+    reader = open_reader(paths, tables=TABLES, config=ReaderConfig(format="libsvm", threads=1))
+    reader.follow()
+    reader.load_state_dict(reader.state_dict() | {"file": 1})
+    assert [name for name, _ in reader.state_dict()["files"]] == ["a", "b", "c"]
+    reader.note_gone({"a", "b"})
+    left = {"first": 1, "read": [], "files": [["b", 6], ["c", 6]]}
+    assert reader.state_dict()["files"] == left
+    state = reader.state_dict() | {"epoch": 1, "file": 0}
+    assert begun_files([["z", 1]], state) == [["z", 1], ["b", 6], ["c", 6]]
+    state["files"] = {"first": 2, "read": [["a", 6]], "files": [["c", 6]]}
+    assert begun_files([], state) == [["a", 6], ["c", 6]]
+    assert [one["name"] for one in _files_of(state)] == ["a", "c"]
+
+
+def test_the_files_of_a_position_are_checked() -> None:
+    for wrong in (None, [["a"]], {"first": 0, "read": [["a", 1]], "files": []}, {"first": "1"}):
+        with pytest.raises(ConfigError, match="the position's files"):
+            PositionFiles.of(wrong)
+
+
+def test_a_bad_line_is_told_of_its_file_where_others_are_left_out(tmp_path: Path) -> None:
+    good, bad = write(tmp_path, "c"), write(tmp_path, "d", "1 7:1\nx\n")
+    reader = open_reader([good], tables=TABLES, config=ReaderConfig(format="libsvm", threads=1))
+    files = {"first": 2, "read": [], "files": [["c", 6]]}
+    state = reader.state_dict() | {"file": 2, "files": files}
+    reader.follow()
+    reader.extend([bad])
+    reader.load_state_dict(state)
+    with pytest.raises(DataError, match=f"{bad}, line 2"):
+        list(reader)
 
 
 def test_a_position_in_other_files_is_refused() -> None:
     with pytest.raises(ConfigError, match="not in the order of their names"):
-        joined([["b", 5], ["a", 6]], [["a", 6], ["b", 5]], Position())
+        joined(PositionFiles([["b", 5], ["a", 6]]), [["a", 6], ["b", 5]], Position())
 
 
 def lines_of(kind: str) -> Callable[[int], str]:

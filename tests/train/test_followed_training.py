@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,14 @@ def state_of(store: Path) -> Json:
         model, _ = server.checkpoint_state("final")
     assert model is not None
     return model
+
+
+def position_of(store: Path, tag: str | None = "final") -> Json:
+    """The position of a checkpoint."""
+    with hps.open(store) as server:
+        _, reader = server.checkpoint_state(tag)
+    assert reader is not None
+    return reader
 
 
 def assert_same_model(one: Path, other: Path) -> None:
@@ -241,6 +250,100 @@ def test_a_run_that_has_ended_goes_on_with_later_files(
         figures = train(follow(folder, tmp_path / "store", **more))
     assert figures["total_examples"] == sum(SIZES[:5]) and figures["examples"] == sum(SIZES[3:5])
     assert figures["period"] == 4
+
+
+def test_a_run_whose_files_are_taken_away_keeps_no_list_of_them(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoints name the files that are there, and it goes on from them with the same bits;
+    another run takes it up at each file, and what was read is taken away meanwhile."""
+    more: Json = {"advance_every": "file", "progressive": True, "statistics": True, "depth": 0}
+    store, folder = tmp_path / "store", tmp_path / "logs"
+    assert _ends_with_few_files(logs, folder, store, more, monkeypatch) == len(logs)
+    whole = train(options("", tmp_path / "whole", **{**PLAIN, **more, "data": logs}))
+    put(folder, logs[0])  # an old one, from a copy
+    with pytest.raises(ConfigError, match=rf"{logs[0].name} has come after .*put back"):
+        train(follow(folder, store, resume=True, follow_until_idle=0.0, **more))
+    (folder / logs[0].name).unlink()
+    state, model = position_of(store)["files"], state_of(store)
+    assert state["first"] == len(logs) - 1 and [name for name, _ in state["files"]] == ["06.tsv"]
+    assert [name for name, _ in state["read"]] == ["01.tsv", "05.tsv"]  # are there
+    assert model["period_file"] == state_of(tmp_path / "whole")["period_file"] == len(logs) - 1
+    assert model["totals"]["examples"] == TOTAL == whole["total_examples"]
+    with (folder / "01.tsv").open("a") as file:
+        file.write(logs[2].read_text())
+    with pytest.raises(StoreError, match=r"01\.tsv had .* bytes when it was read"):
+        train(follow(folder, store, resume=True, follow_until_idle=0.0, **more))
+    with pytest.raises(ConfigError, match=r"a folder that was followed, of whose files 6 were"):
+        train(options("", store, **{**PLAIN, **more, "data": logs, "resume": True}))
+
+
+def _ends_with_few_files(
+    logs: list[Path],
+    folder: Path,
+    store: Path,
+    more: Json,
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """Trains on the files by several runs, each of which sees one come and those before it go, but
+    for 01.tsv; the number of files that the last one knows of."""
+    put(folder, *logs[:2])
+    num_files = 0
+    for place in range(2, len(logs), 2):
+
+        def move(place: int = place) -> None:
+            put(folder, *logs[place : place + 1])
+            for path in logs[: place - 1]:
+                if path.name != "01.tsv":
+                    (folder / path.name).unlink(missing_ok=True)
+
+        with coming(monkeypatch, move, partial(put, folder, *logs[place + 1 : place + 2])):
+            figures = train(follow(folder, store, resume_if_any=True, **more))
+        num_files = figures["follow"]["files"]
+    return num_files
+
+
+def test_a_run_that_is_stopped_goes_on_without_the_files_that_were_taken_away(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: Json = {"checkpoint_every": 2, "advance_every": "file", "statistics": True}
+    whole = train(options("", tmp_path / "whole", **{**PLAIN, **more, "data": logs}))
+    folder = put(tmp_path / "logs", *logs[:3])
+
+    def move() -> None:
+        (folder / logs[0].name).unlink()
+        put(folder, *logs[3:])
+
+    with killed_after(4), coming(monkeypatch, move):
+        train(follow(folder, tmp_path / "store", **more))
+    state = position_of(tmp_path / "store", None)["files"]
+    assert state["first"] >= 1 and logs[0].name not in str(state)
+    for path in logs[: state["first"]]:
+        (folder / path.name).unlink(missing_ok=True)
+    with files_come(monkeypatch, folder):
+        figures = train(follow(folder, tmp_path / "store", resume=True, **more))
+    assert 0 < figures["examples"] < TOTAL and figures["follow"]["files"] == len(logs)
+    assert same_bits(figures) == same_bits(whole)
+    assert_same_model(tmp_path / "store", tmp_path / "whole")
+
+
+def test_a_run_that_goes_on_leaves_out_at_once_what_is_gone(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that never waits for files."""
+    more: Json = {"advance_every": "file", "statistics": True, "depth": 0, "limit": 128}
+    store, folder = tmp_path / "store", put(tmp_path / "logs", *logs)
+    train(follow(folder, store, **more))
+    (folder / logs[0].name).unlink()
+    assert [name for name, _ in position_of(store)["files"]] == [path.name for path in logs]
+    train(follow(folder, store, resume=True, **more | {"limit": 192}))
+    state = position_of(store)["files"]
+    assert state["first"] == 2 and [name for name, _ in state["read"]] == ["01.tsv"]
+    told: list[str] = []
+    progress = Progress(0)
+    monkeypatch.setattr(progress, "say", told.append)
+    train(follow(folder, store, resume=True, **more | {"limit": 448}), progress)
+    assert any(line.endswith("begins with 05.tsv") for line in told), told
 
 
 def test_a_log_that_was_read_whole_is_in_the_period_of_its_last_file() -> None:
