@@ -4,7 +4,6 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -125,7 +124,7 @@ bool HashColumn(const HashedColumnArgs& column, ColumnKeys* out) {
   });
 }
 
-// Of each column (keys, offsets); columns in which each bag has one key share their offsets.
+// Of each column (keys, offsets); None for the offsets where each bag has one key.
 nb::list HashColumns(const nb::list& given) {
   std::vector<HashedColumnArgs> columns;
   for (nb::handle column : given) {
@@ -143,20 +142,9 @@ nb::list HashColumns(const nb::list& given) {
   }
   CheckShape(is_valid, "hash_columns: offsets do not fit the data");
   nb::list result;
-  nb::object ones;
   for (ColumnKeys& one : found) {
-    nb::object offsets;
-    if (one.offsets != nullptr) {
-      offsets = one.offsets->Give(columns.front().num_rows() + 1);
-    } else {
-      if (!ones.is_valid()) {
-        const size_t count = columns.front().num_rows() + 1;
-        Fresh<int64_t> rising(count);
-        std::iota(rising.data.get(), rising.data.get() + count, int64_t{0});
-        ones = rising.Give(count);
-      }
-      offsets = ones;
-    }
+    nb::object offsets = nb::none();
+    if (one.offsets != nullptr) offsets = one.offsets->Give(columns.front().num_rows() + 1);
     result.append(nb::make_tuple(one.keys->Give(one.num_keys), offsets));
   }
   return result;

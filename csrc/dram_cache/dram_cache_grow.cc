@@ -89,6 +89,7 @@ class PartGrowth {
     num_aside_ = 0;
     for (int64_t i = from_.shape.buckets_per_part - 1; i >= 0; --i) {
       const int64_t bucket = BucketOf(i);
+      if (i > 0) AskFor<kMoves>(BucketOf(i - 1));
       uint64_t rows = ~FreeSlots(HostGroup{}, from_, bucket);
       for (; rows != 0; rows &= rows - 1)
         Take<kMoves>(bucket, bucket * kBucketSlots + LowestBit(rows));
@@ -97,6 +98,18 @@ class PartGrowth {
       if (!PlaceAside<kMoves>(row)) return false;
     }
     return true;
+  }
+
+  // Asks for what Take reads of the rows of a bucket: their keys, or all of them.
+  template <bool kMoves>
+  void AskFor(int64_t bucket) const {
+    const int64_t bytes = kMoves ? from_.shape.row_bytes : int64_t{sizeof(uint64_t)};
+    uint64_t rows = ~FreeSlots(HostGroup{}, from_, bucket);
+    for (; rows != 0; rows &= rows - 1) {
+      const uint8_t* row = RowAt(from_, bucket * kBucketSlots + LowestBit(rows));
+      for (int64_t line = 0; line < bytes; line += 64) AskForLine(row + line);
+      AskForLine(row + bytes - 1);
+    }
   }
 
   template <bool kMoves>

@@ -21,7 +21,7 @@ constexpr uint64_t kMostGap = uint64_t{32} << 10;
 constexpr uint64_t kMostReadBytes = uint64_t{512} << 10;
 constexpr size_t kMostOpenFiles = 128;  // of one batch at once
 constexpr uint64_t kDeliveredAtOnce = 96;
-constexpr uint64_t kRecordsOfThread = 8192;  // fewer are not worth another thread
+constexpr uint64_t kRecordsOfThread = 2048;  // fewer are not worth another thread
 
 // A run of wanted records close enough to share a read.
 uint64_t EndOfRun(const WantedRecord* wanted, uint64_t first, uint64_t end, uint64_t most_skipped,

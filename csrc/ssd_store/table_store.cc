@@ -14,7 +14,7 @@ namespace hps {
 namespace {
 
 constexpr uint64_t kAhead = 16;           // keys between a prefetch and its use
-constexpr uint64_t kKeysOfThread = 8192;  // fewer are not worth another thread
+constexpr uint64_t kKeysOfThread = 4096;  // fewer are not worth another thread
 
 // Keys of an append by shard, each with its record.
 struct InstallPart {

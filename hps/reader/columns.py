@@ -41,6 +41,7 @@ _STRINGS = frozenset(
     }
 )
 ColumnKeys = tuple[NDArray[np.uint64], NDArray[np.int64]]
+_FoundKeys = tuple[NDArray[np.uint64], NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,18 @@ def keys_of_columns(
 
     Cost: one native pass over all columns that are hashed.
     """
-    found: dict[int, ColumnKeys] = {}
+    if not columns:
+        return []
+    found = _found_keys(columns, hash_numbers)
+    ones = np.arange(len(columns[0][0]) + 1, dtype=np.int64)
+    return [(keys, ones if offsets is None else offsets) for keys, offsets in found]
+
+
+def _found_keys(
+    columns: Sequence[tuple[pa.Array, int, int]], hash_numbers: bool
+) -> list[_FoundKeys]:
+    """As keys_of_columns; no offsets where each row has one key."""
+    found: dict[int, _FoundKeys] = {}
     hashed = []
     for place, (column, seed, rule) in enumerate(columns):
         if pa.types.is_dictionary(column.type):
@@ -246,9 +258,9 @@ def keys_of_columns(
 
 def _keys_of_lists(column: pa.Array, seed: int, hash_numbers: bool) -> ColumnKeys:
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    items, item_offsets = to_keys(column.flatten(), seed, hash_numbers)
+    ((items, item_offsets),) = _found_keys([(column.flatten(), seed, NULL)], hash_numbers)
     ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return items, item_offsets[ends]
+    return items, ends if item_offsets is None else item_offsets[ends]
 
 
 def one_each(column: pa.Array) -> tuple[pa.Array, int | None]:
@@ -301,11 +313,11 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
 
 
-def _numbers_as_keys(column: pa.Array) -> ColumnKeys:
-    offsets = np.arange(len(column) + 1, dtype=np.int64)
+def _numbers_as_keys(column: pa.Array) -> _FoundKeys:
+    offsets = None
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
-        np.cumsum(valid, dtype=np.int64, out=offsets[1:])
+        offsets = np.concatenate([[0], np.cumsum(valid, dtype=np.int64)])
         column = column.drop_null()
     numbers = column.cast(_wide(column.type)).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(numbers).view(np.uint64), offsets

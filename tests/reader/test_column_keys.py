@@ -173,6 +173,14 @@ def test_what_a_null_is_laid_out_as_does_not_count() -> None:
     assert found.tolist() == [keys[0], keys[2]] and places.tolist() == [0, 1, 1, 2]
 
 
+def test_the_native_hash_gives_no_offsets_where_each_row_has_one_key() -> None:
+    numbers = (np.arange(3), None, None, 0, 5, NULL)
+    holes = (np.arange(3), None, np.array([0b101], np.uint8), 0, 5, NULL)
+    (_, none), (keys, offsets) = _C.hash_columns([numbers, holes])
+    assert none is None
+    assert offsets is not None and offsets.tolist() == [0, 1, 1, 2] and len(keys) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "offsets", "bits", "words"),
     [
