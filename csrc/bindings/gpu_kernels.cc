@@ -123,13 +123,14 @@ HPS_DESCRIBE(LifeRules, powers, min_score, nonclick, click, unseen);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim,
              period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
-             refused, culprit, largest, is_wild, num_listed, open, num_pinned_erased, num_spared);
+             refused, culprit, largest, is_wild, num_placed, num_listed, open, num_pinned_erased,
+             num_spared);
 HPS_DESCRIBE(RankedFlags, words, sums, ranks);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);
 HPS_DESCRIBE(BatchArgs, num_occurrences, numbers, id_table, id_mask, first_flags, first_ranks,
-             inverse, unique_keys, slots, pinned, missing_flags, missing, missing_keys,
+             inverse, unique_keys, counts, slots, pinned, missing_flags, missing, missing_keys,
              reservations, emptier, links, other_links, entries, victims);
 HPS_DESCRIBE(DeduplicateArgs, batch, keys);
 HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
@@ -139,9 +140,9 @@ HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, num_features, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(TermArgs, gradients, rows, weights, starts, run_sums, first_position);
-HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, divided, bags, places,
-             positions, sorted_places, arrivals, first_place, num_positions, num_bags, bound);
+HPS_DESCRIBE(TermArgs, gradients, rows, weights, keys, run_sums);
+HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, divided, arrived, unordered,
+             arrivals, row_keys);
 HPS_DESCRIBE(Tables, args, ends, num_tables);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyTermsArgs, cache, batch, sums, failure, bound, lr);

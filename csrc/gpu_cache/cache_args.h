@@ -75,12 +75,13 @@ struct BatchNumbers {
   int64_t window_size;
   int64_t num_missing;
   int64_t num_victims;
-  uint32_t is_full;  // not 0: no slot was free when the window was looked up
-  uint32_t refused;  // not 0: the last reserve took nothing
-  uint32_t culprit;  // smallest id whose summed gradient, or what it would make of its row, is
-                     // not finite, or kNoCulprit
-  uint32_t largest;  // magnitude of the summed gradients as bits, kOrdinaryBits at least
-  uint32_t is_wild;  // not 0: gradients are not all ordinary, see sums.h
+  uint32_t is_full;     // not 0: no slot was free when the window was looked up
+  uint32_t refused;     // not 0: the last reserve took nothing
+  uint32_t culprit;     // smallest id whose summed gradient, or what it would make of its row, is
+                        // not finite, or kNoCulprit
+  uint32_t largest;     // magnitude of the summed gradients as bits, kOrdinaryBits at least
+  uint32_t is_wild;     // not 0: gradients are not all ordinary, see sums.h
+  uint32_t num_placed;  // places that were given to terms of the sum under way
   uint32_t num_listed[kNumRounds];  // entries of the lists that a round wrote out
   uint32_t open[kNumRounds + 1];    // not 0: keys wait for that round, or, at the end, in vain
   uint32_t num_pinned_erased;       // keys that an erase found pinned
@@ -101,6 +102,7 @@ struct BatchArgs {
   uint64_t* first_ranks;    // [ceil(L / 32)] their number before 32 occurrences, then the 32 flags
   uint32_t* inverse;        // [L] id of each occurrence
   uint64_t* unique_keys;    // [N]
+  uint32_t* counts;         // [N] occurrences, in a device's sum; all zero between verbs
   int64_t* slots;           // [N] slot of each key, or kNoSlot; valid in the window
   uint8_t* pinned;          // [N] 1 where the reserve under way pinned a row that was here
   RankedFlags missing_flags;  // [window] of keys without a slot; none is set between verbs
