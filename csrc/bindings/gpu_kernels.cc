@@ -130,8 +130,8 @@ HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);
 HPS_DESCRIBE(BatchArgs, num_occurrences, numbers, id_table, id_mask, first_flags, first_ranks,
-             inverse, unique_keys, counts, slots, pinned, missing_flags, missing, missing_keys,
-             reservations, emptier, links, other_links, entries, victims);
+             inverse, unique_keys, slots, pinned, missing_flags, missing, missing_keys,
+             reservations, emptier, links, other_links, entries, victims, counts);
 HPS_DESCRIBE(DeduplicateArgs, batch, keys);
 HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, told, told_keys);

@@ -102,7 +102,6 @@ struct BatchArgs {
   uint64_t* first_ranks;    // [ceil(L / 32)] their number before 32 occurrences, then the 32 flags
   uint32_t* inverse;        // [L] id of each occurrence
   uint64_t* unique_keys;    // [N]
-  uint32_t* counts;         // [N] occurrences, in a device's sum; all zero between verbs
   int64_t* slots;           // [N] slot of each key, or kNoSlot; valid in the window
   uint8_t* pinned;          // [N] 1 where the reserve under way pinned a row that was here
   RankedFlags missing_flags;  // [window] of keys without a slot; none is set between verbs
@@ -114,6 +113,7 @@ struct BatchArgs {
   uint32_t* other_links;      // [M] of the lists of every second round
   uint32_t* entries;          // [M] lists as a round writes them out
   RankedFlags victims;        // of entries whose slot's row goes down
+  uint32_t* counts;           // [N] occurrences, in a device's sum; all zero between verbs
 };
 
 inline constexpr uint32_t kNoPosition = ~uint32_t{0};
