@@ -116,12 +116,12 @@ enum class PlanState : int32_t {
 // is room: the arrays in the order of hps/gpu_cache/device_sums.py.
 struct SumsLayout {
   enum Array : int32_t {
-    kPlaces,
-    kSortedPlaces,
-    kPositions,
-    kBags,
-    kStarts,
+    kArrived,
+    kUnordered,
+    kRows,
+    kKeys,
     kArrivals,
+    kRowKeys,
     kWeights,
     kRunSums,
     kDivided,

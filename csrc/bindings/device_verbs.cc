@@ -38,7 +38,7 @@ struct SumSizesOfTable {
     const int64_t dim = bags.plan->table.ptr->args.dim;
     length = bags.plan->num_occurrences;
     bound = bags.plan->bound_of_unique();
-    rows = length / kPlacesARow + 1;
+    rows = NumRows(length);
     weights = bags.weights != nullptr ? length : 0;
     floats[0] = Aligned(rows * dim);
     floats[1] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
@@ -272,18 +272,16 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
   for (const BagsOfPlan& one : bags.tables) {
     CheckGradients(one);
     const SumSizesOfTable own(one);
-    for (const auto array : {SumsLayout::kPlaces, SumsLayout::kSortedPlaces, SumsLayout::kPositions,
-                             SumsLayout::kBags}) {
+    for (const auto array : {SumsLayout::kArrived, SumsLayout::kUnordered, SumsLayout::kRows}) {
       sizes[array] += own.length;
     }
-    sizes[SumsLayout::kStarts] += own.bound + 1;
+    sizes[SumsLayout::kKeys] += own.bound;
     sizes[SumsLayout::kArrivals] += own.rows;
+    sizes[SumsLayout::kRowKeys] += own.rows;
     sizes[SumsLayout::kWeights] += own.weights;
     sizes[SumsLayout::kRunSums] += own.floats[0];
     sizes[SumsLayout::kDivided] += own.floats[1];
   }
-  CheckShape(sizes[SumsLayout::kStarts] < int64_t{1} << 31,
-             "fewer distinct keys are needed: a sort has no places for more");
   return sizes;
 }
 
@@ -307,59 +305,49 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
   for (size_t array = 0; array < sizes.size(); ++array) {
     CheckShape(sizes[array] <= layout->room[array], "more memory for sums is needed");
   }
-  auto block = Begin<SumArgs>(bags.tables.size(), 3, stream);
+  auto block = Begin<SumArgs>(bags.tables.size(), 5, stream);
   auto* const args = block->args<SumArgs>();
-  const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T*) {
-    return reinterpret_cast<T*>(layout->addresses[array]) + start;
+  const auto at = [&]<class T>(SumsLayout::Array array, int64_t start, T** ptr) {
+    *ptr = reinterpret_cast<T*>(layout->addresses[array]) + start;
   };
-  int64_t position = 0, place = 0, row = 0, weight = 0, floats[2] = {0, 0};
+  int64_t position = 0, key = 0, row = 0, weight = 0, floats[2] = {0, 0};
   for (size_t i = 0; i < bags.tables.size(); ++i) {
     const BagsOfPlan& one = bags.tables[i];
     DevicePlanState* const plan = one.plan;
     const SumSizesOfTable own(one);
     block->SetItems(0, i, one.num_bags);
-    block->SetItems(1, i, own.length);
-    block->SetItems(2, i, own.rows + (own.bound + kKeysAnItem - 1) / kKeysAnItem);
+    block->SetItems(1, i, (own.bound + kKeysPlaced - 1) / kKeysPlaced);
+    block->SetItems(2, i, one.num_bags);
+    block->SetItems(3, i, own.rows + (own.bound + kKeysOrdered - 1) / kKeysOrdered);
+    block->SetItems(4, i, own.rows + (own.bound + kKeysAnItem - 1) / kKeysAnItem);
     SumArgs sum = {};
+    TermArgs& terms = sum.terms;
     sum.cache = plan->table.ptr->args;
     sum.batch = plan->batch;
     sum.offsets = one.offsets;
+    sum.weights = one.weights;
     sum.given = one.values;
     sum.num_examples = std::max<int64_t>(1, one.num_rows);
     sum.pitch = one.pitch;
-    if (own.floats[1] > 0) {
-      sum.divided = at(SumsLayout::kDivided, floats[1], static_cast<float*>(nullptr));
-    }
-    TermArgs& terms = sum.terms;
+    if (own.floats[1] > 0) at(SumsLayout::kDivided, floats[1], &sum.divided);
     terms.gradients = sum.divided == nullptr ? sum.given : sum.divided;
     const int64_t pitch = sum.divided == nullptr ? sum.pitch : sum.cache.dim;
     terms.are_aligned = IsPieceAligned(terms.gradients) && pitch % 4 == 0 && sum.cache.dim % 4 == 0;
-    sum.weights = one.weights;
-    if (one.weights != nullptr) {
-      terms.weights = at(SumsLayout::kWeights, weight, static_cast<float*>(nullptr));
-    }
-    if (one.offsets != nullptr) {
-      sum.bags = at(SumsLayout::kBags, position, static_cast<uint32_t*>(nullptr));
-    }
-    sum.places = at(SumsLayout::kPlaces, position, static_cast<uint32_t*>(nullptr));
-    sum.sorted_places = at(SumsLayout::kSortedPlaces, 0, static_cast<uint32_t*>(nullptr));
-    terms.origins = sum.places;
-    sum.positions = at(SumsLayout::kPositions, 0, static_cast<int64_t*>(nullptr));
-    terms.starts = at(SumsLayout::kStarts, place, static_cast<int64_t*>(nullptr));
-    sum.arrivals = at(SumsLayout::kArrivals, row, static_cast<uint32_t*>(nullptr));
-    terms.run_sums = at(SumsLayout::kRunSums, floats[0], static_cast<float*>(nullptr));
-    sum.first_place = place;
-    terms.first_position = position;
-    sum.num_positions = sizes[SumsLayout::kPlaces];
-    sum.num_bags = one.num_bags;
-    sum.bound = own.bound;
+    if (one.weights != nullptr) at(SumsLayout::kWeights, weight, &terms.weights);
+    at(SumsLayout::kArrived, position, &sum.arrived);
+    at(SumsLayout::kUnordered, position, &sum.unordered);
+    at(SumsLayout::kRows, position, &terms.origins);
+    at(SumsLayout::kKeys, key, &terms.keys);
+    at(SumsLayout::kArrivals, row, &sum.arrivals);
+    at(SumsLayout::kRowKeys, row, &sum.row_keys);
+    at(SumsLayout::kRunSums, floats[0], &terms.run_sums);
     args[i] = sum;
     plan->EndUpdate();
     plan->sums.Set(given);
     plan->terms = terms;
     plan->is_summed = true;
     position += own.length;
-    place += own.bound + 1;
+    key += own.bound;
     row += own.rows;
     weight += own.weights;
     for (int array = 0; array < 2; ++array) floats[array] += own.floats[array];

@@ -56,7 +56,7 @@ class DeviceVerbs {
   // The memory of the plans' last sums, if it is one and has room; else None.
   nb::object LayoutOf(const DeviceBags& bags, const std::vector<int64_t>& sizes) const;
   // Readies the plans for an update by these gradients, which stay as they are until it is queued.
-  // Launches: bags; occurrences; rows of run sums, and keys that are looked at.
+  // Launches: bags; keys; bags; rows of run sums, and keys; the same.
   std::unique_ptr<TableBlock> Sum(const DeviceBags& bags, nb::object layout, uint64_t stream);
 
   // A launch for each kind of optimizer.

@@ -123,14 +123,15 @@ HPS_DESCRIBE(LifeRules, powers, min_score, nonclick, click, unseen);
 HPS_DESCRIBE(CacheArgs, table, bucket_lists, clock, counters, initializer, numbers, kind, dim,
              period, more_shows, rules);
 HPS_DESCRIBE(BatchNumbers, num_unique, window_first, window_size, num_missing, num_victims, is_full,
-             refused, culprit, largest, is_wild, num_listed, open, num_pinned_erased, num_spared);
+             refused, culprit, largest, is_wild, num_placed, num_listed, open, num_pinned_erased,
+             num_spared);
 HPS_DESCRIBE(RankedFlags, words, sums, ranks);
 HPS_DESCRIBE(SlotMark, stamp, flags);
 HPS_DESCRIBE(Reservation, slot, victim_key, spilled_from, unspilled_from, victim_mark,
              victim_digest, had_victim);
 HPS_DESCRIBE(BatchArgs, num_occurrences, numbers, id_table, id_mask, first_flags, first_ranks,
              inverse, unique_keys, slots, pinned, missing_flags, missing, missing_keys,
-             reservations, emptier, links, other_links, entries, victims);
+             reservations, emptier, links, other_links, entries, victims, counts);
 HPS_DESCRIBE(DeduplicateArgs, batch, keys);
 HPS_DESCRIBE(FindArgs, cache, batch, first, count, bound, told, pins);
 HPS_DESCRIBE(ReserveArgs, cache, batch, bound, victims, told, told_keys);
@@ -139,10 +140,9 @@ HPS_DESCRIBE(GatherArgs, cache, batch, out);
 HPS_DESCRIBE(PoolArgs, cache, batch, offsets, weights, out, num_examples, pitch, is_mean);
 HPS_DESCRIBE(ImagesArgs, cache, batch, images, bound);
 HPS_DESCRIBE(InitialWeightsArgs, cache, keys, out);
-HPS_DESCRIBE(TermArgs, gradients, origins, weights, starts, run_sums, first_position, are_aligned);
+HPS_DESCRIBE(TermArgs, gradients, origins, weights, keys, run_sums, are_aligned);
 HPS_DESCRIBE(SumArgs, cache, batch, terms, offsets, weights, given, num_examples, pitch, divided,
-             bags, places, positions, sorted_places, arrivals, first_place, num_positions, num_bags,
-             bound);
+             arrived, unordered, arrivals, row_keys);
 HPS_DESCRIBE(Tables, args, ends, num_tables);
 HPS_DESCRIBE(Failure, is_set, cache, key);
 HPS_DESCRIBE(ApplyTermsArgs, cache, batch, sums, failure, bound, lr);

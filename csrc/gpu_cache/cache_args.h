@@ -75,12 +75,13 @@ struct BatchNumbers {
   int64_t window_size;
   int64_t num_missing;
   int64_t num_victims;
-  uint32_t is_full;  // not 0: no slot was free when the window was looked up
-  uint32_t refused;  // not 0: the last reserve took nothing
-  uint32_t culprit;  // smallest id whose summed gradient, or what it would make of its row, is
-                     // not finite, or kNoCulprit
-  uint32_t largest;  // magnitude of the summed gradients as bits, kOrdinaryBits at least
-  uint32_t is_wild;  // not 0: gradients are not all ordinary, see sums.h
+  uint32_t is_full;     // not 0: no slot was free when the window was looked up
+  uint32_t refused;     // not 0: the last reserve took nothing
+  uint32_t culprit;     // smallest id whose summed gradient, or what it would make of its row, is
+                        // not finite, or kNoCulprit
+  uint32_t largest;     // magnitude of the summed gradients as bits, kOrdinaryBits at least
+  uint32_t is_wild;     // not 0: gradients are not all ordinary, see sums.h
+  uint32_t num_placed;  // places that were given to terms of the sum under way
   uint32_t num_listed[kNumRounds];  // entries of the lists that a round wrote out
   uint32_t open[kNumRounds + 1];    // not 0: keys wait for that round, or, at the end, in vain
   uint32_t num_pinned_erased;       // keys that an erase found pinned
@@ -112,6 +113,7 @@ struct BatchArgs {
   uint32_t* other_links;      // [M] of the lists of every second round
   uint32_t* entries;          // [M] lists as a round writes them out
   RankedFlags victims;        // of entries whose slot's row goes down
+  uint32_t* counts;           // [N] occurrences, in a device's sum; all zero between verbs
 };
 
 inline constexpr uint32_t kNoPosition = ~uint32_t{0};

@@ -51,7 +51,9 @@
   X(Release, ReleaseOne, ReserveArgs, 1)                                              \
   X(Pool, PoolOne, PoolArgs, 8)                                                       \
   X(SpreadBag, SpreadBagOne, SumArgs, 4)                                              \
-  X(FindStart, FindStartOne, SumArgs, 1)                                              \
+  X(PlaceTerms, PlaceTermsOne, SumArgs, 8)                                            \
+  X(PutBag, PutBagOne, SumArgs, 4)                                                    \
+  X(OrderTerms, OrderTermsOne, SumArgs, 8)                                            \
   X(SumRun, SumRunOne, SumArgs, 8)                                                    \
   X(NameOwner, NameOwnerOne, DivideArgs, 1)                                           \
   X(GroupKey, GroupKeyOne, DivideArgs, 1)                                             \

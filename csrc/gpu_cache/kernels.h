@@ -32,8 +32,10 @@
 // ReadRow         Images          rows of the window to images                bound       any
 // WriteRow        Images          images to rows, dirty and stored            bound       any
 // InitialWeights  InitialWeights  what absent keys read as                    keys        4
-// SpreadBag       Sum             places of occurrences; then a sort          bags or L   any
-// FindStart       Sum             starts, from sorted places                  L           1
+// SpreadBag       Sum             counts occurrences, looks at gradients      bags or L   any
+// PlaceTerms      Sum             places for the terms of keys                see there   any
+// PutBag          Sum             terms to places, as they arrived            bags or L   any
+// OrderTerms      Sum             terms of a key in order                     see there   any
 // SumRun          Sum             hot keys; what is wild is looked at         see there   any
 // Try<kind>       Try             notes what an update would not leave finite bound       4
 // NoteFailure     NoteFailure     a sum was not finite: stops updates         1           any

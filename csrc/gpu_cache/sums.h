@@ -4,10 +4,8 @@
 // host_batch.h says why, with the same additions.) The order of a sum is that of architecture's
 // section on equal bits: occurrences in order within runs of 32, run sums as a binary counter
 // combines them. A key of one run has no sum in memory: its update adds it up where it reads it
-// (TermsOf). Of a hot key each run is a work item; who ends a whole block of 64 runs combines it,
-// and who ends the last of a key combines all. The tables' occurrences lie behind each other, and
-// their keys are numbered in one space, so that one sort serves all tables: a table has a place for
-// each of its ids from `first_place` on, and one more.
+// (SumOfKey). Of a hot key each run is a work item; who ends a whole block of 64 runs combines it,
+// and who ends the last of a key combines all. How occurrences come into order: term_order.h.
 //
 // No row is read to know that all sums are finite. Terms of a magnitude up to 2^15 have a sum of up
 // to 2^20 = kOrdinaryBits, for 32 terms: of additions that round to the nearest none goes beyond a
@@ -17,51 +15,15 @@
 #pragma once
 
 #include "gpu_cache/moves.h"
+#include "gpu_cache/term_order.h"
 #include "optimizer/trial.h"
 
 namespace hps {
 
 inline constexpr int64_t kRunsABlock = 64;
-// A hot key's runs have rows of run_sums behind each other, the first by where its occurrences
-// start: 33 of them or more have at most as many runs as places of 16 that end among them.
-inline constexpr int64_t kPlacesARow = kRunLength / 2;
 // Keys of a wild batch that an item looks at: so that other batches have few items for it.
 inline constexpr int64_t kKeysAnItem = 16;
 inline constexpr uint32_t kOrdinaryTermBits = 0x47000000;  // 2^15
-
-// Of one table: where the terms of each key's sum lie.
-struct TermArgs {
-  const float* gradients;  // of bags, or of occurrences; of means they have been divided
-  uint32_t* origins;       // [L] where each term lies among them, in floats; by place, in order
-  float* weights;          // [L] factor of each, or null: 1
-  int64_t* starts;         // [bound + 1] where an id's occurrences start; the end of the last
-  float* run_sums;         // [L / kPlacesARow + 1, dim] of hot keys' runs, then of these keys
-  int64_t first_position;  // of the table: L of those before it
-  int32_t are_aligned;     // terms begin at multiples of 16 bytes
-};
-
-// One table's part. Gradients as they came are rows of an example's features, whether one or
-// several tables lie side by side; [F * B, dim] are those of F * B examples of one feature.
-struct SumArgs {
-  CacheArgs cache;
-  BatchArgs batch;
-  TermArgs terms;
-  const int64_t* offsets;         // [num_bags + 1], or null: gradients are of occurrences
-  const float* weights;           // [L] factor of each occurrence's gradient, or null: 1
-  const float* given;             // gradients as they came; the first example's first feature
-  int64_t num_examples;           // rows of them
-  int64_t pitch;                  // floats from one of these to the next
-  float* divided;                 // [num_bags, dim] gradients of means as those of sums, or null
-  uint32_t* bags;                 // [L] origin of each occurrence's term; null as offsets are
-  uint32_t* places;               // [L] id of each occurrence, from first_place on
-  const int64_t* positions;       // [num_positions] of all tables, in the order of places
-  const uint32_t* sorted_places;  // [num_positions] of all tables, ascending
-  uint32_t* arrivals;             // [L / kPlacesARow + 1] by row of run_sums, see SumHotRun
-  int64_t first_place;            // of the table
-  int64_t num_positions;          // L of all tables
-  int64_t num_bags;               // or L
-  int64_t bound;                  // N or more
-};
 
 struct CountArgs {
   BatchArgs batch;
@@ -96,60 +58,33 @@ HPS_HD uint32_t LargestTerm(Group group, const SumArgs& args, const float* gradi
   return MagnitudeBits(FloatOf(largest) * FloatOf(heaviest));
 }
 
-// Where the gradient of a bag begins, or of an occurrence where there are no bags, in floats.
-HPS_HD int64_t OriginOf(const SumArgs& args, int64_t i) {
-  const int64_t feature = i / args.num_examples;
-  return (i - feature * args.num_examples) * args.pitch + feature * args.cache.dim;
-}
-
-// i: a bag, or an occurrence where there are no bags. Gives its occurrences their places, divides
-// the gradient of a mean, and notes terms that are not ordinary. Then places are sorted.
+// i: a bag, or an occurrence where there are no bags. Counts its occurrences, divides the gradient
+// of a mean, and notes terms that are not ordinary. Readies what the kernels behind count in.
 template <class Group>
 HPS_HD void SpreadBagOne(Group group, const SumArgs& args, int64_t i) {
-  const int64_t first = args.offsets == nullptr ? i : args.offsets[i];
-  const int64_t count = args.offsets == nullptr ? 1 : args.offsets[i + 1] - first;
+  BatchNumbers* const numbers = args.batch.numbers;
+  if (i == 0) {
+    group.elect([=] {
+      numbers->num_placed = 0;
+      numbers->culprit = kNoCulprit;
+      numbers->largest = kOrdinaryBits;
+    });
+  }
+  const BagRange bag = RangeOfBag(args, i);
+  group.for_each(bag.count, [&](int64_t k) { CountTerm(args, bag.first + k); });
+  if (bag.count == 0) return;
   const int64_t dim = args.cache.dim;
-  const int64_t origin = OriginOf(args, i);
-  const int64_t origin_of_term = args.divided == nullptr ? origin : i * dim;
-  group.for_each(count, [&](int64_t k) {
-    const int64_t position = first + k;
-    args.places[position] = static_cast<uint32_t>(args.first_place + args.batch.inverse[position]);
-    if (args.bags != nullptr) args.bags[position] = static_cast<uint32_t>(origin_of_term);
-  });
-  if (count == 0) return;
-  const float* gradient = args.given + origin;
+  const float* gradient = args.given + OriginOf(args, i);
   if (args.divided != nullptr) {
-    const auto divisor = static_cast<float>(count);
+    const auto divisor = static_cast<float>(bag.count);
     float* const divided = args.divided + i * dim;
     group.for_each(dim, [=](int64_t d) { divided[d] = gradient[d] / divisor; });
     group.sync();
     gradient = divided;
   }
-  if (LargestTerm(group, args, gradient, first, count) > kOrdinaryTermBits) {
-    AtomicStore(&args.batch.numbers->is_wild, uint32_t{1});
+  if (LargestTerm(group, args, gradient, bag.first, bag.count) > kOrdinaryTermBits) {
+    AtomicStore(&numbers->is_wild, uint32_t{1});
   }
-}
-
-// i: an occurrence, in the order of places. An id ends where the next one starts, and the last one
-// of a table where the table's occurrences do. Says where its term lies, in the memory of the
-// places that were sorted; readies what SumRunOne counts in.
-template <class Group>
-HPS_HD void FindStartOne(Group, const SumArgs& args, int64_t i) {
-  if (i == 0) {
-    args.batch.numbers->culprit = kNoCulprit;
-    args.batch.numbers->largest = kOrdinaryBits;
-  }
-  if (i % kPlacesARow == 0) args.arrivals[i / kPlacesARow] = 0;
-  const int64_t at = args.terms.first_position + i;
-  const uint32_t place = args.sorted_places[at];
-  const uint32_t next = at + 1 < args.num_positions ? args.sorted_places[at + 1] : ~uint32_t{0};
-  const int64_t position = args.positions[at] - args.terms.first_position;
-  args.terms.origins[i] =
-      args.bags == nullptr ? static_cast<uint32_t>(OriginOf(args, position)) : args.bags[position];
-  if (args.weights != nullptr) args.terms.weights[i] = args.weights[position];
-  int64_t* const starts = args.terms.starts - args.first_place;
-  if (at == 0 || args.sorted_places[at - 1] != place) starts[place] = at;
-  if (next != place && next != place + 1) starts[place + 1] = at + 1;
 }
 
 HPS_HD void NoteCulprit(const BatchArgs& batch, int64_t id) {
@@ -175,11 +110,6 @@ HPS_HD void NoteLargest(const SumArgs& args, int64_t id, uint32_t largest) {
   if (largest >= kInfinityBits) NoteCulprit(args.batch, id);
 }
 
-HPS_HD int64_t NumRuns(int64_t count) { return (count + kRunLength - 1) / kRunLength; }
-
-// Of a hot key whose occurrences start at that place of its table.
-HPS_HD int64_t FirstRow(int64_t start) { return start / kPlacesARow; }
-
 // Where a hot key's sum is left: the row of the youngest of its leftovers, of which
 // CombineRuns makes it.
 HPS_HD int64_t RowOfSum(int64_t start, int64_t num_runs) {
@@ -203,11 +133,11 @@ HPS_HD auto SumOfTerms(const TermArgs& terms, int64_t first, int64_t count, cons
 // The sum [dim] of a key, as its update reads it. That of a hot key is a term by itself: no sum is
 // -0, to which 0 + would make a difference.
 HPS_HD auto SumOfKey(const TermArgs& terms, int64_t dim, int64_t id) {
-  const int64_t start = terms.starts[id] - terms.first_position;
-  const int64_t count = terms.starts[id + 1] - terms.starts[id];
-  const float* const whole =
-      count > kRunLength ? terms.run_sums + RowOfSum(start, NumRuns(count)) * dim : nullptr;
-  return SumOfTerms(terms, start, count, whole);
+  const KeyTerms key = terms.keys[id];
+  const float* const whole = key.count > kRunLength
+                                 ? terms.run_sums + RowOfSum(key.start, NumRuns(key.count)) * dim
+                                 : nullptr;
+  return SumOfTerms(terms, key.start, key.count, whole);
 }
 HPS_HD const float* SumOfKey(const float* sums, int64_t dim, int64_t id) { return sums + id * dim; }
 
@@ -299,19 +229,16 @@ HPS_HD bool ArriveLast(Group group, uint32_t* count, int64_t all) {
 template <class Group>
 HPS_HD void SumHotRun(Group group, const SumArgs& args, int64_t row) {
   const TermArgs& terms = args.terms;
-  const int64_t among = row * kPlacesARow + kPlacesARow - 1;  // of its occurrences, if it is a run
-  if (among >= args.batch.num_occurrences) return;
-  const int64_t id = args.sorted_places[terms.first_position + among] - args.first_place;
-  const int64_t start = terms.starts[id] - terms.first_position;
-  const int64_t count = terms.starts[id + 1] - terms.starts[id];
-  const int64_t num_runs = NumRuns(count);
-  const int64_t first = FirstRow(start);
+  const int64_t id = KeyOfRow(args, row);
+  if (id < 0) return;
+  const KeyTerms key = terms.keys[id];
+  const int64_t num_runs = NumRuns(key.count);
+  const int64_t first = FirstRow(key.start);
   const int64_t run = row - first;
-  if (count <= kRunLength || run < 0 || run >= num_runs) return;
   const int64_t dim = args.cache.dim;
-  const int64_t of_others = run * kRunLength;
-  const int64_t own = count - of_others < kRunLength ? count - of_others : kRunLength;
-  const auto sum = SumOfTerms(terms, start + of_others, own, nullptr);
+  const int64_t own = LengthOfRun(key, run);
+  if (key.count > kMostRanked) ListRun(group, args, id, run);
+  const auto sum = SumOfTerms(terms, key.start + run * kRunLength, own, nullptr);
   LanesOf(group, args.cache.dim).add_up(terms.run_sums + row * dim, sum);
   const int64_t num_blocks = num_runs / kRunsABlock;
   const int64_t block = run / kRunsABlock;
@@ -322,14 +249,14 @@ HPS_HD void SumHotRun(Group group, const SumArgs& args, int64_t row) {
   }
   const int64_t num_units = num_blocks + num_runs % kRunsABlock;
   if (!ArriveLast(group, args.arrivals + first + 1, num_units)) return;
-  CombineRuns(group, args, id, start, num_runs);
+  CombineRuns(group, args, id, key.start, num_runs);
 }
 
-// i: below L / kPlacesARow + 1 + ceil(bound / kKeysAnItem). A run of a hot key; or, of a wild
+// i: below NumRows(L) + ceil(bound / kKeysAnItem). A run of a hot key; or, of a wild
 // batch, keys of one run, whose sums are looked at.
 template <class Group>
 HPS_HD void SumRunOne(Group group, const SumArgs& args, int64_t i) {
-  const int64_t num_rows = args.batch.num_occurrences / kPlacesARow + 1;
+  const int64_t num_rows = NumRows(args.batch.num_occurrences);
   if (i < num_rows) return SumHotRun(group, args, i);
   const BatchNumbers& numbers = *args.batch.numbers;
   if (!numbers.is_wild) return;
@@ -337,7 +264,7 @@ HPS_HD void SumRunOne(Group group, const SumArgs& args, int64_t i) {
   int64_t id = (i - num_rows) * kKeysAnItem;
   const int64_t end = id + kKeysAnItem < numbers.num_unique ? id + kKeysAnItem : numbers.num_unique;
   for (; id < end; ++id) {
-    if (args.terms.starts[id + 1] - args.terms.starts[id] > kRunLength) continue;
+    if (args.terms.keys[id].count > kRunLength) continue;
     NoteLargest(args, id, LargestOf(lanes, SumOfKey(args.terms, args.cache.dim, id)));
   }
 }

@@ -85,6 +85,23 @@ struct DeviceGroup {
     return sum;
   }
 
+  template <class Value, class Store>
+  HPS_HD_MEMBER void prefix(int64_t count, Value value, Store store) const {
+    using Sum = decltype(value(0));
+    Sum before = 0;
+    for (int64_t first = 0; first < count; first += kSize) {
+      const int64_t i = first + lane();
+      const Sum own = i < count ? value(i) : Sum{0};
+      Sum sum = own;
+      for (int step = 1; step < kSize; step *= 2) {
+        const Sum lower = shuffle(sum, (lane() - step) & (kSize - 1));
+        if (lane() >= step) sum += lower;
+      }
+      if (i < count) store(i, own, before + sum - own);
+      before += shuffle(sum, kSize - 1);
+    }
+  }
+
   template <class Body>
   HPS_HD_MEMBER void for_each(int64_t count, Body body) const {
     for (int64_t i = lane(); i < count; i += kSize) body(i);

@@ -89,6 +89,18 @@ struct HostGroup {
     return sum;
   }
 
+  // store(i, value(i), the sum of value(0) to value(i - 1)) for every i below count, each by one
+  // lane; no store changes the values of others.
+  template <class Value, class Store>
+  void prefix(int64_t count, Value value, Store store) const {
+    decltype(value(0)) before = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto own = value(i);
+      store(i, own, before);
+      before += own;
+    }
+  }
+
   // body(i) for every i below count, each by one lane.
   template <class Body>
   void for_each(int64_t count, Body body) const {

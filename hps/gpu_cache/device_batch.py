@@ -273,9 +273,9 @@ class DeviceBatch:
             if arena is None:
                 arena = SumsArena(device, sizes)
             block = self._native.sum(bags, arena, device.stream())
-            block.launch("SpreadBag", 0)
-            arena.sort(device, sizes[0])
-            block.launch("FindStart", 1, "SumRun", 2)
+            block.launch(
+                *("SpreadBag", 0, "PlaceTerms", 1, "PutBag", 2, "OrderTerms", 3, "SumRun", 4)
+            )
 
     def find_overflow(self, bags: _C.DeviceBags) -> None:
         """See TableVerbs."""

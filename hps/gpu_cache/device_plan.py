@@ -25,6 +25,7 @@ _MIN_ID_TABLE = 64
 _ARRAYS = {
     "inverse": torch.int32,
     "unique_keys": torch.int64,
+    "counts": torch.int32,
     "slots": torch.int64,
     "pinned": torch.uint8,
     "missing": torch.int32,
@@ -219,7 +220,7 @@ class DevicePlan(_C.DevicePlanState):
             arrays[name] = (torch.int32, capacity // count + 1)
         arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
         arena = Arena(self._device, arrays)
-        for name in ("missing_flags.words", "missing_flags.sums"):
+        for name in ("missing_flags.words", "missing_flags.sums", "counts"):
             self._device.fill(arena.tensor(name), 0)
         batch: HostArray = np.zeros(1, args.dtype("BatchArgs"))
         for name, field in _fields(batch):

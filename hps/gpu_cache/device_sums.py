@@ -14,12 +14,12 @@ from hps.gpu_cache.device import Arena, Device
 
 # In the order of SumsLayout (csrc/bindings/device_plan.h).
 _ARRAYS = {
-    "places": torch.int32,
-    "sorted_places": torch.int32,
-    "positions": torch.int64,
-    "bags": torch.int32,
-    "starts": torch.int64,
+    "arrived": torch.int32,
+    "unordered": torch.int32,
+    "rows": torch.int32,
+    "keys": torch.int64,
     "arrivals": torch.int32,
+    "row_keys": torch.int32,
     "weights": torch.float32,
     "run_sums": torch.float32,
     "divided": torch.float32,
@@ -40,12 +40,3 @@ class SumsArena(_C.SumsLayout):
         self.arena = Arena(device, arrays)
         addresses = [self.arena.address(name) for name in arrays]
         super().__init__(self.arena.piece, addresses, room)
-        names = ("places", "sorted_places", "positions")
-        self._tensors = [self.arena.tensor(name) for name in names]
-        self._sorted = [one[:0] for one in self._tensors]  # of the last step
-
-    def sort(self, device: Device, count: int) -> None:
-        """Sorts that many places, with the positions that they came from."""
-        if len(self._sorted[0]) != count:
-            self._sorted = [one[:count] for one in self._tensors]
-        device.sort(*self._sorted)

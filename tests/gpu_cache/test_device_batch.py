@@ -176,7 +176,7 @@ def test_each_verb_is_launched_once_for_all_tables() -> None:
     )
     assert len([one for one in names if one.startswith(("Apply", "Try"))]) == 2 * len(kinds)
     assert all(names.count(one) == 1 for one in set(names)), names
-    assert len(names) == 13 + 2 * len(kinds), names
+    assert len(names) == 15 + 2 * len(kinds), names
 
 
 def test_of_several_tables_the_first_whose_gradient_is_not_finite_tells_and_none_is_updated() -> (

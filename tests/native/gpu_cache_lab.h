@@ -108,51 +108,80 @@ void PoolBags(const SimtLauncher<kSize>& launcher, const CacheArgs& cache, const
   launcher.any(bags.num_bags(), [=](auto group, int64_t i) { PoolOne(wrap(group), args, i); });
 }
 
-// As a device sums gradients: run by run, over occurrences sorted by id.
+// What a sum of gradients of one table works on.
+struct SumMemory {
+  SumMemory(int64_t num_occurrences, int64_t num_unique, int64_t dim)
+      : keys(static_cast<size_t>(num_unique)), counts(keys.size()) {
+    for (auto* const one : {&arrived, &unordered, &origins}) {
+      one->assign(static_cast<size_t>(num_occurrences), 7);
+    }
+    weights.resize(origins.size());
+    for (auto* const one : {&arrivals, &row_keys}) {
+      one->assign(static_cast<size_t>(NumRows(num_occurrences)), 7);
+    }
+    run_sums.resize(arrivals.size() * static_cast<size_t>(dim));
+  }
+
+  SumArgs args() {
+    SumArgs args = {};
+    args.batch.counts = counts.data();
+    args.terms = {nullptr, origins.data(), weights.data(), keys.data(), run_sums.data(), 0};
+    args.arrived = arrived.data();
+    args.unordered = unordered.data();
+    args.arrivals = arrivals.data();
+    args.row_keys = row_keys.data();
+    return args;
+  }
+
+  std::vector<uint32_t> arrived, unordered, origins, arrivals, row_keys;
+  std::vector<float> weights, run_sums;
+  std::vector<KeyTerms> keys;
+  std::vector<uint32_t> counts;  // zero, as are all between sums
+};
+
+// As a device sums gradients: terms in the order of keys, run by run. Every sum is looked at.
 template <int kSize>
 int64_t SumByKey(const SimtLauncher<kSize>& launcher, const CacheArgs& cache,
                  GradientValues gradients, const BagsView* bags, const uint8_t* labels,
                  GpuPlan* plan) {
   HPS_CHECK(gradients.narrow == nullptr && (bags == nullptr || !bags->are_rows()));
-  Pooling pooling;
-  GradientView view = {gradients.wide, nullptr, nullptr, cache.dim};
-  if (bags != nullptr) view = pooling.Spread(*bags, gradients, cache.dim, nullptr);
   const int64_t num_unique = plan->num_unique();
   const int64_t num_occurrences = plan->num_occurrences();
-  const int64_t num_rows = num_occurrences / kPlacesARow + 1;
-  std::vector<int64_t> positions(static_cast<size_t>(num_occurrences));
-  std::iota(positions.begin(), positions.end(), 0);
-  const uint32_t* inverse = plan->batch().inverse;
-  std::stable_sort(positions.begin(), positions.end(),
-                   [=](int64_t left, int64_t right) { return inverse[left] < inverse[right]; });
-  std::vector<uint32_t> ids, arrivals(static_cast<size_t>(num_rows), 7);
-  for (const int64_t position : positions) ids.push_back(inverse[position]);
-  std::vector<int64_t> starts(static_cast<size_t>(num_unique) + 1);
-  std::vector<float> run_sums(static_cast<size_t>(num_rows * cache.dim));
-  SumArgs args = {};
+  const int64_t num_bags = bags == nullptr ? num_occurrences : bags->num_bags();
+  const int64_t num_rows = NumRows(num_occurrences);
+  SumMemory memory(num_occurrences, num_unique, cache.dim);
+  std::vector<float> divided(static_cast<size_t>(num_bags * cache.dim));
+  SumArgs args = memory.args();
   args.cache = cache;
   args.batch = plan->batch();
-  std::vector<uint32_t> terms(static_cast<size_t>(num_occurrences));
-  std::vector<float> weights(view.weights == nullptr ? 0 : terms.size());
-  args.terms = {
-      view.values,       terms.data(),    view.weights == nullptr ? nullptr : weights.data(),
-      starts.data(),     run_sums.data(), 0,
-      cache.dim % 4 == 0};
-  args.weights = view.weights;
-  args.num_examples = num_occurrences;
+  args.batch.counts = memory.counts.data();
+  args.given = args.terms.gradients = gradients.wide;
+  args.num_examples = num_bags;
   args.pitch = cache.dim;
-  std::vector<uint32_t> origins(bags == nullptr ? 0 : terms.size());
-  std::copy_n(view.starts, origins.size(), origins.begin());
-  args.bags = bags == nullptr ? nullptr : origins.data();
-  args.positions = positions.data();
-  args.sorted_places = ids.data();
-  args.arrivals = arrivals.data();
-  args.num_positions = num_occurrences;
-  args.bound = num_unique;
-  args.batch.numbers->is_wild = 1;  // nobody has looked at the gradients
-  launcher.one(num_occurrences, [&](auto group, int64_t i) { FindStartOne(group, args, i); });
-  launcher.rows(cache.dim, num_rows + (num_unique + kKeysAnItem - 1) / kKeysAnItem,
-                [&](auto group, int64_t i) { SumRunOne(group, args, i); });
+  args.terms.are_aligned = cache.dim % 4 == 0 && IsPieceAligned(gradients.wide);
+  if (bags != nullptr) {
+    args.offsets = bags->offsets;
+    args.weights = bags->weights;
+    if (bags->is_mean) {
+      args.terms.gradients = args.divided = divided.data();
+      args.terms.are_aligned = cache.dim % 4 == 0 && IsPieceAligned(divided.data());
+    }
+  }
+  if (args.weights == nullptr) args.terms.weights = nullptr;
+  const auto run = [&](int64_t count, auto body) {
+    launcher.rows(cache.dim, count, [&](auto group, int64_t i) { body(group, i); });
+  };
+  run(num_bags, [&](auto group, int64_t i) { SpreadBagOne(group, args, i); });
+  args.batch.numbers->is_wild = 1;
+  run((num_unique + kKeysPlaced - 1) / kKeysPlaced,
+      [&](auto group, int64_t i) { PlaceTermsOne(group, args, i); });
+  HPS_CHECK(args.batch.numbers->num_placed == num_occurrences);
+  run(num_bags, [&](auto group, int64_t i) { PutBagOne(group, args, i); });
+  run(num_rows + (num_unique + kKeysOrdered - 1) / kKeysOrdered,
+      [&](auto group, int64_t i) { OrderTermsOne(group, args, i); });
+  run(num_rows + (num_unique + kKeysAnItem - 1) / kKeysAnItem,
+      [&](auto group, int64_t i) { SumRunOne(group, args, i); });
+  for (const uint32_t count : memory.counts) HPS_CHECK(count == 0);
   float* const sums = plan->ReserveSums(cache.dim);
   launcher.rows(cache.dim, num_unique, [&](auto group, int64_t id) {
     const auto lanes = LanesOf(group, cache.dim);

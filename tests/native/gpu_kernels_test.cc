@@ -197,30 +197,6 @@ void TestARefusedGradientStopsEveryUpdate() {
   for (int64_t i = 0; i < 3; ++i) ApplyOne<OptimizerKind::kSgd>(HostGroup{}, apply, i);
   lab.Gather(&plan, after.data());
   HPS_CHECK(before != after && lab.num_rows() == 3);
-  // Of two tables, with room for a fourth id in the first.
-  const std::vector<uint32_t> sorted = {0, 0, 1, 1, 2, 5, 6, 6};
-  std::vector<int64_t> starts(8, -1);
-  uint32_t arrivals = 7, origins[8];
-  const std::vector<int64_t> positions = {1, 4, 0, 2, 3, 7, 5, 6};
-  SumArgs find[2] = {};
-  find[1].terms.first_position = 5;
-  find[1].first_place = 5;
-  for (SumArgs& one : find) {
-    one.batch.numbers = &finite;
-    one.sorted_places = sorted.data();
-    one.positions = positions.data();
-    one.arrivals = &arrivals;
-    one.terms.origins = origins + one.terms.first_position;
-    one.num_examples = 8;
-    one.pitch = 3;
-    one.num_positions = 8;
-    one.terms.starts = starts.data() + one.first_place;
-  }
-  for (int64_t i = 0; i < 5; ++i) FindStartOne(HostGroup{}, find[0], i);
-  for (int64_t i = 0; i < 3; ++i) FindStartOne(HostGroup{}, find[1], i);
-  HPS_CHECK(arrivals == 0 && finite.largest == kOrdinaryBits && origins[1] == 12 &&
-            origins[5] == 6);
-  HPS_CHECK(starts == (std::vector<int64_t>{0, 2, 4, 5, -1, 5, 6, 8}));
   lab->Release(&plan);
 }
 
@@ -248,19 +224,18 @@ void ASlotIsPinnedAtMost255Times(Lab& lab) {
 // several begins: what its batch notes.
 BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
   constexpr int64_t kDim = 8, kCount = 32;
-  std::vector<float> given(kCount * kDim, -gradient), weights(kCount, weight), run_sums(3 * kDim);
-  std::vector<float> divided(kCount * kDim), sorted_weights(kCount);
-  std::vector<int64_t> offsets, positions(kCount), starts = {0, kCount};
-  std::iota(positions.begin(), positions.end(), 0);
-  std::vector<uint32_t> bags(kCount), places(kCount), sorted_places(kCount), inverse(kCount);
-  std::vector<uint32_t> arrivals(3);
+  std::vector<float> given(kCount * kDim, -gradient), weights(kCount, weight);
+  std::vector<float> divided(kCount * kDim);
+  std::vector<int64_t> offsets;
+  std::vector<uint32_t> inverse(kCount);
   for (int64_t i = 0; i <= kCount; i += divisor) offsets.push_back(i);
   for (int64_t i = 0; divisor > 1 && i < kCount; i += divisor) weights[i] /= 2;
   BatchNumbers numbers = {};
   numbers.num_unique = 1;
-  SumArgs args = {};
+  SumMemory memory(kCount, 1, kDim);
+  SumArgs args = memory.args();
   args.cache.dim = kDim;
-  args.batch.num_occurrences = args.num_positions = kCount;
+  args.batch.num_occurrences = kCount;
   args.batch.numbers = &numbers;
   args.batch.inverse = inverse.data();
   args.offsets = offsets.data();
@@ -269,22 +244,14 @@ BatchNumbers NumbersOf(float gradient, float weight, int64_t divisor) {
   args.pitch = kDim;
   args.divided = divisor == 1 ? nullptr : divided.data();
   args.weights = weight == 1 ? nullptr : weights.data();
-  args.bags = bags.data();
-  args.places = places.data();
-  args.sorted_places = sorted_places.data();
-  args.positions = positions.data();
-  args.arrivals = arrivals.data();
-  args.terms = {args.divided == nullptr ? args.given : args.divided,
-                places.data(),
-                args.weights == nullptr ? nullptr : sorted_weights.data(),
-                starts.data(),
-                run_sums.data(),
-                0,
-                0};
+  args.terms.gradients = args.divided == nullptr ? args.given : args.divided;
+  if (args.weights == nullptr) args.terms.weights = nullptr;
   simt::Warp warp(4);
   const DeviceGroup<4> group;
   HPS_CHECK(warp.Run(kCount / divisor, [&](int64_t i) { SpreadBagOne(group, args, i); }));
-  for (int64_t i = 0; i < kCount; ++i) FindStartOne(HostGroup{}, args, i);
+  HPS_CHECK(warp.Run(1, [&](int64_t i) { PlaceTermsOne(group, args, i); }));
+  HPS_CHECK(warp.Run(kCount / divisor, [&](int64_t i) { PutBagOne(group, args, i); }));
+  HPS_CHECK(warp.Run(4, [&](int64_t i) { OrderTermsOne(group, args, i); }));
   HPS_CHECK(warp.Run(4, [&](int64_t i) { SumRunOne(group, args, i); }));
   return numbers;
 }
