@@ -51,6 +51,7 @@ class DevicePlanState:
     asked_at: int
     victims: npt.NDArray[np.uint8] | None
     missing: npt.NDArray[np.uint8] | None
+    incoming: npt.NDArray[np.uint8] | None
     table: Final[DeviceTable]
     memory: Final[DeviceMemory | None]
     sums: Final[SumsLayout | None]
@@ -162,7 +163,7 @@ class DeviceVerbs:
         self,
         plans: Sequence[DevicePlanState],
         images: Sequence[int],
-        found: Sequence[int],
+        found: Sequence[npt.NDArray[np.uint8]],
         creates: Sequence[bool],
         rates: Sequence[float],
         stream: int,

@@ -206,7 +206,7 @@ struct DevicePlanState {
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
   bool EndPinning() {
     if (std::exchange(pins_if_whole, false) && state == PlanState::kFound && num_missing() == 0) {
-      victims = missing = nb::none();
+      victims = missing = incoming = nb::none();
       state = PlanState::kPinned;
       has_rows = 1;
       table.ptr->hits += bound_of_unique();
@@ -236,8 +236,8 @@ struct DevicePlanState {
   BatchNumbers numbers = {};
   nb::object asked = nb::none();
   int64_t asked_at = 0;
-  // Of the last reserve, as bytes: rows that go down, and missing keys.
-  nb::object victims = nb::none(), missing = nb::none();
+  // Of the last reserve, as bytes: rows that go down, missing keys, and memory for their rows.
+  nb::object victims = nb::none(), missing = nb::none(), incoming = nb::none();
   // Where gradients were summed, and what the update, if it is not queued yet, sums up by itself.
   Owned<SumsLayout> sums;
   TermArgs terms = {};

@@ -77,7 +77,7 @@ int64_t DeviceVerbs::Prepare(const nb::list& plans, const DeviceKeys& keys) cons
     plan->known_unique = own.count == 0 ? 0 : -1;
     plan->ForgetNumbers();
     plan->EndUpdate();
-    plan->victims = plan->missing = nb::none();
+    plan->victims = plan->missing = plan->incoming = nb::none();
     plan->NoteGiven(own);
     plan->pooling = {};
     if (own.count > plan->capacity) {
@@ -221,7 +221,7 @@ std::unique_ptr<TableBlock> DeviceVerbs::Release(const nb::list& given, uint64_t
 
 std::unique_ptr<TableBlock> DeviceVerbs::Fill(const nb::list& given,
                                               const std::vector<uint64_t>& images,
-                                              const std::vector<uint64_t>& found,
+                                              const std::vector<Vector<const uint8_t>>& found,
                                               const std::vector<bool>& creates,
                                               const std::vector<float>& rates, uint64_t stream) {
   const Plans plans = PlansOf(given);
@@ -229,18 +229,27 @@ std::unique_ptr<TableBlock> DeviceVerbs::Fill(const nb::list& given,
   CheckShape(images.size() == size && found.size() == size && creates.size() == size &&
                  rates.size() == size,
              "rows of each table are needed");
-  auto block = Begin<FillArgs>(size, 1, stream);
+  size_t num_flags = 0;
+  for (size_t i = 0; i < size; ++i) {
+    CheckShape(static_cast<int64_t>(found[i].size()) == plans[i]->num_missing(),
+               "found [missing] of each table is needed");
+    num_flags += found[i].size();
+  }
+  auto block = Begin<FillArgs>(size, 1, stream, num_flags);
   auto* const args = block->args<FillArgs>();
+  size_t flag = 0;
   for (size_t i = 0; i < size; ++i) {
     const int64_t missing = plans[i]->num_missing();
     block->SetItems(0, i, missing);
+    std::copy_n(found[i].data(), found[i].size(), block->more() + flag);
     args[i] = {plans[i]->table.ptr->args,
                plans[i]->batch,
                reinterpret_cast<const uint8_t*>(images[i]),
-               reinterpret_cast<const uint8_t*>(found[i]),
+               reinterpret_cast<const uint8_t*>(block->more_on_device() + flag),
                missing,
                creates[i],
                rates[i]};
+    flag += found[i].size();
   }
   return block;
 }

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "bindings/cache_options.h"
 #include "bindings/device_bags.h"
 #include "bindings/device_keys.h"
 #include "bindings/launcher.h"
@@ -43,9 +44,12 @@ class DeviceVerbs {
                                       const std::vector<uint64_t>& victims, uint64_t stream);
   // For a release, and what takes a reserve back. One launch: window keys.
   std::unique_ptr<TableBlock> Release(const nb::list& plans, uint64_t stream);
-  // Publishes missing rows, of each table images and flags on the device. One launch.
+  // Publishes missing rows. One launch.
+  // Args:
+  //   images: of each table where they lie, in pinned memory that stays as it is until then.
+  //   found: of each table its flags, which may change at once.
   std::unique_ptr<TableBlock> Fill(const nb::list& plans, const std::vector<uint64_t>& images,
-                                   const std::vector<uint64_t>& found,
+                                   const std::vector<Vector<const uint8_t>>& found,
                                    const std::vector<bool>& creates,
                                    const std::vector<float>& rates, uint64_t stream);
   // One launch; null if there is no bag.
@@ -66,9 +70,10 @@ class DeviceVerbs {
 
  private:
   template <class Args>
-  std::unique_ptr<TableBlock> Begin(size_t num_tables, size_t num_launches, uint64_t stream) const {
+  std::unique_ptr<TableBlock> Begin(size_t num_tables, size_t num_launches, uint64_t stream,
+                                    size_t more_bytes = 0) const {
     return std::make_unique<TableBlock>(launcher_, ring_, stream, num_tables, num_launches,
-                                        sizeof(Args));
+                                        sizeof(Args), more_bytes);
   }
   std::vector<uint64_t> Addresses(const DeviceKeys& keys, uint64_t copied, uint64_t stream) const;
   std::unique_ptr<TableBlock> BeginKinds(const DeviceBags& bags, size_t args_bytes,

@@ -67,14 +67,17 @@ struct DramKind {
     });
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(plan, rows); }
-  static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
-    cache->WriteRows(plan, rows);
-  }
   static void Contains(Cache* cache, const uint64_t* keys, int64_t count, uint8_t* presence) {
     for (int64_t i = 0; i < count; ++i)
       presence[i] = static_cast<uint8_t>(cache->Contains(keys[i]));
   }
 };
+
+void CheckHere(const DramCache& cache, const nb::ndarray<>& rows, size_t count, size_t flags) {
+  const auto row_bytes = static_cast<size_t>(cache.layout().row_bytes());
+  CheckShape(rows.shape(0) == count && flags == count && rows.shape(1) == row_bytes,
+             "uint8 rows [n, row_bytes] and a flag of each are needed");
+}
 
 nb::dict Stats(const DramCache& cache) {
   const DramCacheCounters& counters = cache.counters();
@@ -162,6 +165,28 @@ std::pair<uint64_t, uint64_t> DigestRows(Matrix<const uint8_t> rows) {
   return {low, high};
 }
 
+// Rows by key, without a plan.
+void BindRowsHere(nb::class_<DramCache>* cls) {
+  cls->def(
+         "read_here",
+         [](DramCache& cache, Keys keys, Matrix<uint8_t> rows, Vector<uint8_t> found) {
+           CheckHere(cache, nb::ndarray<>(rows), keys.size(), found.size());
+           const nb::gil_scoped_release unlocked;
+           const RowsHere here = cache.ReadHere(keys.data(), static_cast<int64_t>(keys.size()),
+                                                rows.data(), found.data());
+           return std::make_pair(here.num_rows, here.num_pinned);
+         },
+         "keys"_a.noconvert(), "rows"_a.noconvert(), "found"_a.noconvert())
+      .def(
+          "write_here",
+          [](DramCache& cache, Matrix<const uint8_t> rows, Vector<uint8_t> done) {
+            CheckHere(cache, nb::ndarray<>(rows), rows.shape(0), done.size());
+            const nb::gil_scoped_release unlocked;
+            return cache.WriteHere(rows.data(), static_cast<int64_t>(done.size()), done.data());
+          },
+          "rows"_a.noconvert(), "done"_a.noconvert());
+}
+
 }  // namespace
 
 void BindDramCache(nb::module_& module) {
@@ -189,14 +214,14 @@ void BindDramCache(nb::module_& module) {
         return done.Give();
       },
       "keys"_a.noconvert(), "rows"_a.noconvert(), "lr"_a);
-  cls.def("num_pinned", &DramCache::NumPinned, "plan"_a, Unlocked())
-      .def(
-          "expect",
-          [](DramCache* cache, int64_t num_rows) {
-            const nb::gil_scoped_release unlocked;
-            cache->Expect(num_rows);
-          },
-          "num_rows"_a)
+  BindRowsHere(&cls);
+  cls.def(
+         "expect",
+         [](DramCache* cache, int64_t num_rows) {
+           const nb::gil_scoped_release unlocked;
+           cache->Expect(num_rows);
+         },
+         "num_rows"_a)
       .def_prop_ro("num_growths", &DramCache::num_growths)
       .def("stats", &Stats)
       .def_prop_ro("instruction_set", &DramCache::instruction_set)

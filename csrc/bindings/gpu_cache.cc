@@ -59,9 +59,6 @@ struct GpuKind {
     std::copy_n(plan->fresh().keys, plan->num_listed(), keys);
   }
   static void ReadRows(Cache* cache, Plan* plan, uint8_t* rows) { cache->ReadRows(*plan, rows); }
-  static void WriteRows(Cache* cache, Plan* plan, const uint8_t* rows) {
-    cache->WriteRows(*plan, rows);
-  }
   static void Contains(Cache* cache, const uint64_t* keys, int64_t count, uint8_t* presence) {
     cache->Contains(keys, count, presence);
   }

@@ -111,13 +111,14 @@ BlockRing::Piece BlockRing::Take(size_t bytes) {
 }
 
 TableBlock::TableBlock(Launcher* launcher, BlockRing* ring, uint64_t stream, size_t num_tables,
-                       size_t num_launches, size_t args_bytes)
+                       size_t num_launches, size_t args_bytes, size_t more_bytes)
     : launcher_(launcher),
       stream_(stream),
       num_tables_(num_tables),
       num_launches_(num_launches),
       ends_bytes_(num_tables * num_launches * sizeof(int64_t)),
-      bytes_(ends_bytes_ + num_tables * args_bytes),
+      more_at_(ends_bytes_ + num_tables * args_bytes),
+      bytes_(more_at_ + more_bytes),
       piece_(ring->Take(bytes_)) {
   CheckShape(num_tables > 0 && num_launches > 0, "a table and a launch are needed");
 }

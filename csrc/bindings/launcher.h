@@ -84,18 +84,22 @@ class BlockRing {
   size_t size_ = 0, used_ = 0;
 };
 
-// A kernel's argument structs of several tables, and of each launch where the items of the tables
-// end. Filled in pinned memory, and sent with the first launch, within one verb.
+// A kernel's argument structs of several tables, of each launch where the items of the tables end,
+// and more that they point to. Filled in pinned memory, and sent with the first launch, within one
+// verb.
 class TableBlock {
  public:
   TableBlock(Launcher* launcher, BlockRing* ring, uint64_t stream, size_t num_tables,
-             size_t num_launches, size_t args_bytes);
+             size_t num_launches, size_t args_bytes, size_t more_bytes = 0);
 
   template <class Args>
   Args* args() {
     return reinterpret_cast<Args*>(piece_.pinned + ends_bytes_);
   }
   void SetItems(size_t launch, size_t table, int64_t count);
+  // `more_bytes`, to be filled, and where they will be on the device.
+  uint8_t* more() { return piece_.pinned + more_at_; }
+  uint64_t more_on_device() const { return piece_.on_device + more_at_; }
 
   // Tables, as a kernel is given them.
   Tables TablesOf(size_t launch) const;
@@ -119,7 +123,7 @@ class TableBlock {
 
   Launcher* launcher_;
   uint64_t stream_;
-  size_t num_tables_, num_launches_, ends_bytes_, bytes_;
+  size_t num_tables_, num_launches_, ends_bytes_, more_at_, bytes_;
   BlockRing::Piece piece_;
   bool is_sent_ = false;
 };

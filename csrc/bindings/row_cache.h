@@ -2,7 +2,7 @@
 //
 // Above it: dram_cache.cc, gpu_cache.cc beside it. Below it: nanobind, cache_options.h. A cache is
 // described by a struct of its Cache and Plan types and of what they spell differently:
-//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, ReadRows, WriteRows, Contains,
+//     Victims, NumVictims, MissingKeys (of a plan), Pull, Gather, ReadRows, Contains,
 //     SetOccurrences (of a plan with sums, see batch/key_shares.h)
 #pragma once
 
@@ -220,14 +220,6 @@ class RowCacheBinding {
               CheckImages(cache, nb::ndarray<>(images), plan.window_size());
               nb::gil_scoped_release unlocked;
               Kind::ReadRows(&cache, &plan, images.data());
-            },
-            "plan"_a, "images"_a.noconvert())
-        .def(
-            "write_rows",
-            [](Cache& cache, Plan& plan, Matrix<const uint8_t> images) {
-              CheckImages(cache, nb::ndarray<>(images), plan.window_size());
-              nb::gil_scoped_release unlocked;
-              Kind::WriteRows(&cache, &plan, images.data());
             },
             "plan"_a, "images"_a.noconvert());
   }

@@ -197,18 +197,6 @@ void DramCache::Want(BatchPlan* plan) {
   });
 }
 
-int64_t DramCache::NumPinned(BatchPlan* plan) const {
-  Follow(plan);
-  const uint8_t* pins = view_.table.pins;
-  int64_t num_pinned = 0;
-  plan->ForWorkersInTurn([&](WorkerBatch* worker) {
-    for (int64_t id = worker->window_begin; id < worker->window_end; ++id) {
-      num_pinned += worker->slots[id] != kNoSlot && pins[worker->slots[id]] != 0;
-    }
-  });
-  return num_pinned;
-}
-
 bool DramCache::IsLookedUp(const BatchPlan& plan) const {
   if (plan.window_size() != plan.num_unique() || plan.epoch != epoch_) return false;
   if (plan.state == BatchPlan::State::kFound) return true;

@@ -54,6 +54,11 @@ enum class Presence : uint8_t {
   kPending = 4,
 };
 
+struct RowsHere {
+  int64_t num_rows = 0;
+  int64_t num_pinned = 0;  // of these, rows that someone has pinned
+};
+
 class DramCache {
  public:
   // kConfig if the budget is too small for a table, or rows cannot be packed; kCapacity if the
@@ -82,8 +87,6 @@ class DramCache {
   // Marks those of the plan's keys that are here as wanted: they give way only where all do. A mark
   // ends with the row's next use.
   void Want(BatchPlan* plan);
-  // Rows of the plan's window that someone has pinned.
-  int64_t NumPinned(BatchPlan* plan) const;
   // Pins the window and takes slots for its missing keys. False: it cannot be pinned, nothing
   // changed.
   bool Reserve(BatchPlan* plan);
@@ -161,8 +164,13 @@ class DramCache {
   int64_t Create(BatchPlan* plan, float lr);
   // Copies the window's row images, in the order of its unique keys, to rows [window, row_bytes].
   void ReadRows(BatchPlan* plan, uint8_t* rows);
-  // Sets the window's rows from images in that order; they are stored and dirty then.
-  void WriteRows(BatchPlan* plan, const uint8_t* rows);
+  // Without a plan, and without taking a slot: of distinct keys[count] those whose rows are stored
+  // and in place here, and whose found[i] is 0. Copies their images to rows [count, row_bytes], at
+  // i, and sets found[i] to 1.
+  RowsHere ReadHere(const uint64_t* keys, int64_t count, uint8_t* rows, uint8_t* found);
+  // The same the other way: sets rows from images [count, row_bytes] of distinct keys, each of
+  // which tells its key; they are dirty then, and done[i] is 1. Returns how many were set.
+  int64_t WriteHere(const uint8_t* rows, int64_t count, uint8_t* done);
   // What absent keys read as, into out [count, dim]; takes no slot.
   void InitialWeights(const uint64_t* keys, int64_t count, float* out) const;
 

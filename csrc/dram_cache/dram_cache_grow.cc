@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/check.h"
+#include "dram_cache/ask_for_keys.h"
 #include "dram_cache/dram_cache.h"
-#include "table/host_group.h"
 #include "table/table_shape.h"
 
 namespace hps {
@@ -19,26 +19,14 @@ namespace {
 
 constexpr int64_t kHugeFrom = 1 << 20;  // bytes of an array from which on it lies on huge pages
 
-constexpr int64_t kFollowedTogether = 32;  // keys whose lines are asked for before one is read
-
 // Looks the rows of keys [first, end) up again that were found; false if one is not here any more.
 bool FollowSome(const TableView& table, WorkerBatch* worker, int64_t first, int64_t end) {
-  KeyPlace places[kFollowedTogether];
-  const HostGroup group;
-  for (int64_t id = first; id < end; ++id) {
-    KeyPlace& place = places[id - first];
-    place = PlaceOfHash(table.shape, MixKey(worker->keys[id]));
-    __builtin_prefetch(table.digests + place.first * kBucketSlots);
-  }
-  for (int64_t id = first; id < end; ++id) {
-    const KeyPlace& place = places[id - first];
-    const uint64_t rows = group.match(table.digests + place.first * kBucketSlots, place.digest);
-    if (rows != 0) __builtin_prefetch(RowAt(table, place.first * kBucketSlots + LowestBit(rows)));
-  }
+  KeyPlace places[kAskedTogether];
+  AskForKeys(table, worker->keys + first, end - first, sizeof(uint64_t), places);
   bool are_here = true;
   for (int64_t id = first; id < end; ++id) {
     if (worker->slots[id] == kNoSlot) continue;
-    worker->slots[id] = FindOne(group, table, places[id - first], worker->keys[id]);
+    worker->slots[id] = FindOne(HostGroup{}, table, places[id - first], worker->keys[id]);
     are_here &= worker->slots[id] != kNoSlot;
   }
   return are_here;
@@ -261,8 +249,8 @@ void DramCache::Follow(BatchPlan* plan) const {
   const bool is_reserved = plan->state == BatchPlan::State::kReserved;
   const bool is_pinned = is_reserved || plan->state == BatchPlan::State::kPinned;
   plan->ForWorkers(pool_, [&](WorkerBatch* worker) {
-    for (int64_t id = worker->window_begin; id < worker->window_end; id += kFollowedTogether) {
-      const int64_t end = std::min(id + kFollowedTogether, worker->window_end);
+    for (int64_t id = worker->window_begin; id < worker->window_end; id += kAskedTogether) {
+      const int64_t end = std::min(id + kAskedTogether, worker->window_end);
       HPS_CHECK(FollowSome(table, worker, id, end) || !is_pinned);
     }
     for (int64_t entry = 0; is_reserved && entry < worker->num_missing; ++entry) {

@@ -1,13 +1,14 @@
 // The verbs of DramCache that set, drop or walk over rows: assign, create, contains, erase, scan.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "common/check.h"
 #include "common/float_mode.h"
+#include "dram_cache/ask_for_keys.h"
 #include "dram_cache/dram_cache.h"
-#include "table/host_group.h"
 
 namespace hps {
 namespace {
@@ -30,6 +31,27 @@ void SetState(const RowLayout& layout, const float* state, float* row) {
   const auto state_bytes = static_cast<size_t>(layout.dim * layout.state_vectors()) * sizeof(float);
   std::memcpy(row + kFirstScalar, state, static_cast<size_t>(scalars) * sizeof(float));
   std::memcpy(row + kRowHeaderFloats + layout.weight_floats(), state + scalars, state_bytes);
+}
+
+constexpr int64_t kPiece = 2048;  // rows that a thread takes at once
+
+int64_t NumPieces(int64_t count) { return (count + kPiece - 1) / kPiece; }
+
+// Runs task(first, end) over pieces of [0, count), the only one where it is called.
+template <class Task>
+void InPieces(ThreadPool* pool, int64_t count, Task task) {
+  if (count <= kPiece) return task(0, count);
+  DealOut(pool, static_cast<size_t>(NumPieces(count)), [&](size_t number, int) {
+    const int64_t first = static_cast<int64_t>(number) * kPiece;
+    task(first, std::min(first + kPiece, count));
+  });
+}
+
+// The slot of a key whose row is stored and in place, or kNoSlot.
+int64_t FindStored(const TableView& table, const KeyPlace& place, uint64_t key) {
+  const int64_t slot = FindOne(HostGroup{}, table, place, key);
+  const bool is_stored = slot != kNoSlot && (table.marks[slot].flags & (kFresh | kPending)) == 0;
+  return is_stored ? slot : kNoSlot;
 }
 
 // Calls body with a walker of the table's rows.
@@ -196,22 +218,68 @@ void DramCache::ReadRows(BatchPlan* plan, uint8_t* rows) {
   });
 }
 
-void DramCache::WriteRows(BatchPlan* plan, const uint8_t* rows) {
-  HPS_CHECK(IsCurrent(*plan));
-  Follow(plan);
+RowsHere DramCache::ReadHere(const uint64_t* keys, int64_t count, uint8_t* rows, uint8_t* found) {
+  const TableView& table = view_.table;
   const int64_t image_bytes = view_.packing.image_bytes;
-  plan->ForWindow(pool_, [&](WorkerBatch* worker, int64_t first) {
-    const uint8_t* src = rows + first * image_bytes;
-    worker->result = 0;
-    worker->num_dirtied = 0;
-    for (int64_t id = worker->window_begin; id < worker->window_end; ++id, src += image_bytes) {
-      const int64_t slot = worker->slots[id];
-      HPS_CHECK(std::memcmp(src, &worker->keys[id], sizeof(uint64_t)) == 0);
-      SetSlot(view_.packing, src, RowAt(view_.table, slot));
-      MarkOne(view_.table, slot, worker);
+  std::atomic<int64_t> num_rows{0}, num_pinned{0};
+  InPieces(pool_, count, [&](int64_t first, int64_t end) {
+    KeyPlace places[kAskedTogether];
+    RowsHere own;
+    for (; first < end; first += kAskedTogether) {
+      const int64_t length = std::min(kAskedTogether, end - first);
+      AskForKeys(table, keys + first, length, table.shape.row_bytes, places);
+      for (int64_t i = first; i < first + length; ++i) {
+        if (found[i] != 0) continue;
+        const int64_t slot = FindStored(table, places[i - first], keys[i]);
+        if (slot == kNoSlot) continue;
+        if (view_.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], view_.now);
+        GetImage(view_.packing, RowAt(table, slot), rows + i * image_bytes);
+        found[i] = 1;
+        ++own.num_rows;
+        own.num_pinned += table.pins[slot] != 0;
+      }
     }
+    num_rows += own.num_rows;
+    num_pinned += own.num_pinned;
   });
-  MarkUpdated(plan);
+  counters_.hits += num_rows;
+  AdvanceClock(num_rows);
+  return {num_rows, num_pinned};
+}
+
+int64_t DramCache::WriteHere(const uint8_t* rows, int64_t count, uint8_t* done) {
+  const TableView& table = view_.table;
+  const int64_t image_bytes = view_.packing.image_bytes;
+  std::vector<WorkerBatch> counted(static_cast<size_t>(NumPieces(count)));
+  std::atomic<int64_t> num_done{0};
+  InPieces(pool_, count, [&](int64_t first, int64_t end) {
+    KeyPlace places[kAskedTogether];
+    uint64_t keys[kAskedTogether];
+    WorkerBatch& own = counted[static_cast<size_t>(first / kPiece)];
+    int64_t num_own = 0;
+    for (; first < end; first += kAskedTogether) {
+      const int64_t length = std::min(kAskedTogether, end - first);
+      for (int64_t i = 0; i < length; ++i) {
+        std::memcpy(keys + i, rows + (first + i) * image_bytes, sizeof(uint64_t));
+      }
+      AskForKeys<true>(table, keys, length, table.shape.row_bytes, places);
+      for (int64_t i = 0; i < length; ++i) {
+        if (done[first + i] != 0) continue;
+        const int64_t slot = FindStored(table, places[i], keys[i]);
+        if (slot == kNoSlot) continue;
+        if (view_.keeps_stamps) table.marks[slot] = Touched(table.marks[slot], view_.now);
+        SetSlot(view_.packing, rows + (first + i) * image_bytes, RowAt(table, slot));
+        MarkOne(table, slot, &own);
+        done[first + i] = 1;
+        ++num_own;
+      }
+    }
+    num_done += num_own;
+  });
+  for (const WorkerBatch& one : counted) CountUpdated(one);
+  counters_.hits += num_done;
+  AdvanceClock(num_done);
+  return num_done;
 }
 
 void DramCache::InitialWeights(const uint64_t* keys, int64_t count, float* out) const {

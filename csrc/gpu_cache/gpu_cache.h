@@ -67,10 +67,8 @@ class GpuCacheOver {
   void Gather(const GpuPlan& plan, float* out);
   // Sums or means of bags, of a window that is the whole batch, to their places in out.
   void Pool(GpuPlan* plan, const BagsView& bags, OutputValues out);
-  // Row images [window, row_bytes] of a pinned window, in the plan's order; writing makes the rows
-  // dirty and stored.
+  // Row images [window, row_bytes] of a pinned window, in the plan's order.
   void ReadRows(const GpuPlan& plan, uint8_t* images);
-  void WriteRows(const GpuPlan& plan, const uint8_t* images);
   // MakePlan, Find over the whole batch, and, if nothing is missing, SumGradients and FindOverflow:
   // *worst is what they returned, else -1. Returns the number of missing keys.
   int64_t SumHere(const uint64_t* keys, int64_t count, const float* gradients, float lr,

@@ -17,7 +17,6 @@
   X(Want, WantOne, FindArgs, 4)                                                  \
   X(Gather, GatherOne, GatherArgs, 4)                                            \
   X(ReadRow, ReadRowOne, ImagesArgs, 8)                                          \
-  X(WriteRow, WriteRowOne, ImagesArgs, 8)                                        \
   X(InitialWeights, InitialWeightsOne, InitialWeightsArgs, 4)                    \
   X(NoteFailure, NoteFailureOne, NoteFailureArgs, 16)                            \
   X(FindLast, FindLastOne, AssignArgs, 1)                                        \

@@ -30,7 +30,6 @@
 // Gather          Gather          embeddings to all positions                 L           any
 // Pool            Pool            sums or means of bags                       bags        any
 // ReadRow         Images          rows of the window to images                bound       any
-// WriteRow        Images          images to rows, dirty and stored            bound       any
 // InitialWeights  InitialWeights  what absent keys read as                    keys        4
 // SpreadBag       Sum             counts occurrences, looks at gradients      bags or L   any
 // PlaceTerms      Sum             places for the terms of keys                see there   any

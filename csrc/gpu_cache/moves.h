@@ -12,7 +12,7 @@ namespace hps {
 struct FillArgs {
   CacheArgs cache;
   BatchArgs batch;
-  const uint8_t* images;  // [M, row_bytes]
+  const uint8_t* images;  // [M, row_bytes], on a device in pinned memory of the host
   const uint8_t* found;   // [M] 0: the row is initialised instead
   int64_t bound;          // work items: M or more
   int32_t creates;        // not 0: rows initialised become stored and dirty, not fresh
@@ -39,7 +39,7 @@ struct PoolArgs {
 struct ImagesArgs {
   CacheArgs cache;
   BatchArgs batch;
-  uint8_t* images;  // [window, row_bytes], in the plan's order; read by WriteRow
+  uint8_t* images;  // [window, row_bytes], in the plan's order
   int64_t bound;    // work items: window_size or more
 };
 
@@ -185,16 +185,6 @@ HPS_HD void ReadRowOne(Group group, const ImagesArgs& args, int64_t i) {
   const int64_t row_bytes = args.cache.table.shape.row_bytes;
   const int64_t slot = args.batch.slots[WindowId(args.batch, i)];
   CopyRow(group, args.images + i * row_bytes, RowAt(args.cache.table, slot), row_bytes);
-}
-
-// i: below bound.
-template <class Group>
-HPS_HD void WriteRowOne(Group group, const ImagesArgs& args, int64_t i) {
-  if (!IsInWindow(args.batch, i)) return;
-  const int64_t row_bytes = args.cache.table.shape.row_bytes;
-  const int64_t slot = args.batch.slots[WindowId(args.batch, i)];
-  CopyRow(group, RowAt(args.cache.table, slot), args.images + i * row_bytes, row_bytes);
-  group.elect([&] { MarkUpdated(args.cache, slot, i); });
 }
 
 // i: a key. What it reads as while no tier stores it.

@@ -15,13 +15,6 @@ void GpuCacheOver<Launcher>::ReadRows(const GpuPlan& plan, uint8_t* images) {
 }
 
 template <class Launcher>
-void GpuCacheOver<Launcher>::WriteRows(const GpuPlan& plan, const uint8_t* images) {
-  HPS_CHECK(IsCurrent(plan));
-  const ImagesArgs args = {args_, plan.batch(), const_cast<uint8_t*>(images), plan.window_size()};
-  launcher_.any(args.bound, [args](auto group, int64_t i) { WriteRowOne(group, args, i); });
-}
-
-template <class Launcher>
 void GpuCacheOver<Launcher>::Assign(GpuPlan* plan, const float* rows, const float* state,
                                     const RowStatistics* statistics, float lr) {
   HPS_CHECK(IsCurrent(*plan));

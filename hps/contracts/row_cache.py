@@ -254,9 +254,6 @@ class RowCache(Protocol[Plan]):
     def read_rows(self, plan: Plan, images: Images) -> None:
         """Copies the window's row images, in the plan's unique order, to [window, row_bytes]."""
 
-    def write_rows(self, plan: Plan, images: Images) -> None:
-        """Sets the window's rows from images in the plan's unique order; stored and dirty then."""
-
     def contains(self, keys: Keys) -> NDArray[np.uint8]:
         """uint8 [L]: ABSENT, STORED, FRESH, DIRTY or PENDING; odd where the row here is stored."""
 
@@ -286,11 +283,18 @@ Plan_contra = TypeVar("Plan_contra", bound=BatchPlan, contravariant=True)
 
 
 @runtime_checkable
-class PinCountingCache(Protocol[Plan_contra]):
-    """A cache that counts pins by row: a dram_cache, where batches are warmed."""
+class CacheBelow(Protocol):
+    """A cache that another one fetches from and writes back to: a dram_cache. Rows of distinct keys
+    move by key, without a plan, and take no slot; what is not stored here, or is on its way, does
+    not move."""
 
-    def num_pinned(self, plan: Plan_contra) -> int:
-        """Rows of the window that are pinned."""
+    def read_here(self, keys: Keys, rows: Images, found: NDArray[np.uint8]) -> tuple[int, int]:
+        """Copies the images of those of keys [n] whose found[i] is 0 to rows[i], and sets that to
+        1; how many were copied, and how many of these are pinned."""
+
+    def write_here(self, rows: Images, done: NDArray[np.uint8]) -> int:
+        """Sets the rows of those images [n] whose done[i] is 0, and sets that to 1; they are dirty
+        then. How many were set."""
 
 
 @runtime_checkable
@@ -315,6 +319,10 @@ class QueuedCache(Protocol[Plan_contra]):
     def end_reserve(self, plan: Plan_contra) -> bool:
         """Waits for what `begin_reserve` queued, missing keys and victims with it; as `reserve`. By
         any thread, without the lock. Others of its verbs wait by themselves, if they need it."""
+
+    def missing_rows(self, plan: Plan_contra) -> Images:
+        """View of memory for the rows of missing_keys: what a fill finds there is not copied by the
+        host once more."""
 
     def ask(self, keys: Keys) -> Callable[[], NDArray[np.uint8]]:
         """Queues `contains`; what it returns waits, and needs no lock."""

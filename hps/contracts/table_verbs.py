@@ -43,7 +43,7 @@ class RowsOfTable(NamedTuple):
     Args:
         cache: of the table.
         plan: a plan of that cache, for which slots are reserved.
-        rows: uint8 [missing, row_bytes].
+        rows: uint8 [missing, row_bytes]; best in the cache's own memory for them.
         found: uint8 [missing], 0: the row is initialised instead.
         lr: the learning rate.
         create: rows that are initialised are stored, too.

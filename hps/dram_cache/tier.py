@@ -12,14 +12,14 @@ write_back never waits for a pin. A row that no tier stores takes no slot.
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hps.common.locks import OwnedLock, assert_held, assert_turn
 from hps.common.row_layout import Images, Keys
-from hps.contracts.row_cache import AnyRowCache, BatchPlan, PinCountingCache
+from hps.contracts.row_cache import AnyRowCache, BatchPlan, CacheBelow
 from hps.dram_cache.descending_rows import DescendingRows, Mask
 from hps.errors import ConfigError, StoreError
 from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
@@ -98,12 +98,10 @@ class DramTier(CachedTier):
         rates: dict[str, float],
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
-        assert isinstance(cache, PinCountingCache), "rows are warmed in a cache that counts pins"
-        self._pin_counts: PinCountingCache[BatchPlan] = cache
+        assert isinstance(cache, CacheBelow), "a cache whose rows move by key"
         self._warm: weakref.WeakSet[WarmRows] = weakref.WeakSet()  # guarded by the lock
         with lock:
             self._plan = self.take_plan()  # guarded by the turn
-            self._plan_aside = self.take_plan()  # of who has the lock alone
         self._descending = DescendingRows()  # guarded by the lock
 
     # The verbs of a tier that the cache above it uses; see hps.contracts.tiers.TableTier.
@@ -114,43 +112,60 @@ class DramTier(CachedTier):
 
     def fetch(self, keys: Keys, rows: Images, found: "Flags") -> None:
         """What the store has is put into slots here as far as there are any, else only read."""
+        found[:] = 0
         with self.lock, self.counters:
             if self.turn.num_asking and self._fetch_now(keys, rows, found):
                 return
         with self.turn:
             with self.lock, self.counters:
-                is_descending = self._descending.read(keys, rows)
-                is_here = self.cache.contains(keys) != 0  # nothing is on its way within the turn
-                self._read_here(self._plan, keys, is_here & ~is_descending, rows)
-                found[:] = is_here | is_descending
+                self._read_here(keys, rows, found)  # nothing is on its way within the turn
                 away = np.flatnonzero(found == 0)
-                self.counters.hits += int(is_descending.sum())
                 self.counters.misses += len(away)
             if len(away):
-                images, came = self.fetch_below(keys[away])
-                stored = np.flatnonzero(came)
-                rows[away[stored]] = images[stored]
-                found[away[stored]] = 1
-                self._put(keys[away[stored]], images[stored], is_newer=False)
+                self._fetch_away(away, keys, rows, found)
 
     def _fetch_now(self, keys: Keys, rows: Images, found: "Flags") -> bool:
-        """Without the turn: True if what is stored of the keys is here, or descends. Under the
-        lock."""
+        """Without the turn: True if what is stored of the keys is here, or descends; what is, was
+        copied in any case. Under the lock."""
         assert_held(self.lock)
-        is_descending = self._descending.read(keys, rows)
-        is_here = (self.cache.contains(keys) & 1) != 0
-        found[:] = is_here | is_descending
-        if not np.array_equal(self.contains(keys), found):
+        self._read_here(keys, rows, found)
+        away = keys[found == 0]
+        if self.contains(away).any():
             return False
-        self._read_here(self._plan_aside, keys, is_here & ~is_descending, rows)
-        self.counters.hits += int(is_descending.sum())
-        self.counters.misses += int((found == 0).sum())
+        self.counters.misses += len(away)
         return True
+
+    def _read_here(self, keys: Keys, rows: Images, found: "Flags") -> None:
+        """Copies the newest images of keys that are here, or descend, and that were not found
+        before, to their places in `rows`; says which, and counts them. Under the lock."""
+        assert_held(self.lock)
+        descends = self._descending.read(keys, rows) & (found == 0)
+        found[descends] = 1
+        num_here, num_pinned = self._rows_here.read_here(keys, rows, found)
+        # Who pins rows here has warmed them, and they were counted then.
+        self.counters.hits += int(descends.sum()) + num_here - num_pinned
+
+    def _fetch_away(self, away: Indices, keys: Keys, rows: Images, found: "Flags") -> None:
+        """The rows of keys, by their places, that are below. Within the turn."""
+        assert_turn(self.turn)
+        are_all = len(away) == len(keys)
+        if are_all:  # they are read to where they are wanted
+            self.below.fetch(keys, rows, found)
+            images, came = rows, found
+        else:
+            images, came = self.fetch_below(keys[away])
+        if not came.all():
+            stored = np.flatnonzero(came)
+            away, images = away[stored], images[stored]
+        if not are_all:
+            rows[away], found[away] = images, 1
+        self._put(keys[away], images, is_newer=False)
 
     def append(self, rows: Images, *, takes_slots: bool = True) -> None:
         keys = self.layout.keys(rows)
         with self.lock, self.counters:
-            away = self._write_here(self._plan_aside, keys, rows, ~self._descending.holds(keys))
+            descends = self._descending.holds(keys)  # what comes is put before these
+            away = descends | ~self._write_here(rows, ~descends)
             if takes_slots and away.any() and self._may_descend(int(away.sum())):
                 self._descending.add(keys[away], rows[away])
                 return
@@ -189,21 +204,23 @@ class DramTier(CachedTier):
         with self.lock, self.counters:
             which = np.zeros(len(keys), np.bool_)
             which[rest] = True
-            which &= self._write_here(self._plan, keys, rows, which)
+            which &= ~self._write_here(rows, which)
         if which.any():
             self.below.append(rows[which])
 
-    def _write_here(self, plan: BatchPlan, keys: Keys, rows: Images, which: Mask) -> Mask:
-        """Sets those of the rows whose keys are here and published, of the keys in `which`; says
-        which keys are not done. Under the lock."""
+    def _write_here(self, rows: Images, which: Mask) -> Mask:
+        """Sets those rows, of the images in `which`, that are here and published; says which were
+        set. Under the lock."""
         assert_held(self.lock)
-        is_here: Mask = ((self.cache.contains(keys) & 1) != 0) & which
-        here = np.flatnonzero(is_here)
-        if len(here):
-            self.cache.make_plan(keys[here], plan)
-            self.cache.find(plan, 0, -1)
-            self._write(plan, keys[here], rows[here])
-        return ~is_here
+        done: Flags = (~which).view(np.uint8)
+        self._rows_here.write_here(rows, done)
+        is_set: Mask = which & (done != 0)
+        return is_set
+
+    @property
+    def _rows_here(self) -> CacheBelow:
+        """The cache, whose rows move by key."""
+        return cast("CacheBelow", self.cache)
 
     def refuse_pinned(self, keys: Keys) -> None:
         assert_turn(self.turn)
@@ -338,30 +355,12 @@ class DramTier(CachedTier):
 
         def visit() -> None:
             if is_newer:
-                self._write(self._plan, keys, images)
+                all_set = self._write_here(images, np.ones(len(keys), np.bool_)).all()
+                assert all_set, "rows that are not in place"
 
         with self.lock:
             self.cache.make_plan(keys, self._plan)
         return self.bring(self._plan, 0, -1, visit, source)
-
-    def _write(self, plan: BatchPlan, keys: Keys, images: Images) -> None:
-        """Sets the rows of the plan, which is over exactly these keys, all here; dirty then."""
-        self.cache.write_rows(plan, images[_places(keys, plan.unique_keys)])
-
-    def _read_here(self, plan: BatchPlan, keys: Keys, is_here: Mask, rows: Images) -> None:
-        """Copies the images of the keys that are here to their places in `rows`, and counts them.
-        Under the lock."""
-        assert_held(self.lock)
-        here = np.flatnonzero(is_here)
-        if not len(here):
-            return
-        self.cache.make_plan(keys[here], plan)
-        self.cache.find(plan, 0, -1)
-        images = np.empty((len(here), self.layout.row_bytes), np.uint8)
-        self.cache.read_rows(plan, images)
-        rows[here[_places(keys[here], plan.unique_keys)]] = images
-        # Who pins rows here has warmed them, and they were counted then.
-        self.counters.hits += len(here) - self._pin_counts.num_pinned(plan)
 
 
 def _places(keys: Keys, wanted: Keys) -> Indices:

@@ -158,6 +158,11 @@ class DeviceCache(DeviceRows):
         plan.settle(self.row_bytes)
         return plan.missing_keys()
 
+    def missing_rows(self, plan: DevicePlan) -> Images:
+        """See QueuedCache. Waits for a reserve that is queued."""
+        plan.settle(self.row_bytes)
+        return plan.missing_rows(self.row_bytes)
+
     def fill(
         self, plan: DevicePlan, rows: Images, found: NDArray[np.uint8], lr: float, create: bool
     ) -> None:
@@ -215,17 +220,6 @@ class DeviceCache(DeviceRows):
             self._device.launch("ReadRow", args, bound)
             copy = HostCopy(self._device, rows)
         images[:] = copy.wait().reshape(images.shape)
-
-    def write_rows(self, plan: DevicePlan, images: Images) -> None:
-        """See RowCache."""
-        assert self.is_current(plan), "write_rows of rows that may have moved"
-        bound = plan.bound
-        if images.shape != (bound, self.row_bytes):
-            raise ValueError("images [window, row_bytes] are needed")
-        with self._verb(plan):
-            rows = self._from_host(images)
-            args = plan.args("WriteRow", images=rows.data_ptr(), bound=bound)
-            self._device.launch("WriteRow", args, bound)
 
     # Updates.
 

@@ -68,7 +68,7 @@ class DevicePlan(_C.DevicePlanState):
         self._args: dict[str, HostArray] = {}
         # Of a reserve that is queued; the lock is for those who wait for it at once.
         self._settling = threading.Lock()
-        self._answers: Answers | None = None
+        self.answers: Answers | None = None
         self._answer_number = 0
         self.arena: Arena = Arena(device, {})
 
@@ -149,7 +149,7 @@ class DevicePlan(_C.DevicePlanState):
     def expect(self, answers: Answers, number: int) -> None:
         """A reserve is to be queued next, which will tell there what it was granted, by the plan's
         number."""
-        self._answers, self._answer_number = answers, number
+        self.answers, self._answer_number = answers, number
         self.state = State.RESERVING
 
     def settle(self, row_bytes: int) -> bool:
@@ -161,19 +161,20 @@ class DevicePlan(_C.DevicePlanState):
             return self.state is State.RESERVED
 
     def _settle(self, row_bytes: int) -> None:
-        assert self._answers is not None
-        if not self._answers.are_queued:  # an interrupt came before
+        assert self.answers is not None
+        if not self.answers.are_queued:  # an interrupt came before
             self.state = State.KEYS
             return
-        told, missing, victims = self._answers.wait(self._answer_number)
-        numbers = told.view(self._device.args.dtype("BatchNumbers"))
+        told, missing, victims, rows = self.answers.wait(self._answer_number)
+        dtype = self._device.args.dtype("BatchNumbers")
+        numbers = told[: dtype.itemsize].view(dtype)
         if numbers["refused"][0]:
             self.state = State.KEYS  # to be looked up again
+            self.answers = None
         else:
-            self.missing = missing
+            self.missing, self.incoming = missing, rows
             self.victims = victims[: int(numbers["num_victims"][0]) * row_bytes]
             self.state = State.RESERVED
-        self._answers = None
 
     def args(self, kernel: str, **fields: float) -> HostArray:
         """The argument struct of a kernel, with cache, batch and `fields` filled in."""
@@ -193,6 +194,19 @@ class DevicePlan(_C.DevicePlanState):
     def missing_keys(self) -> Keys:
         """uint64 [M] of the last reserve; a view."""
         return np.empty(0, np.uint64) if self.missing is None else self.missing.view(np.uint64)
+
+    def missing_rows(self, row_bytes: int) -> Images:
+        """uint8 [M, row_bytes], memory for the rows of those; a view."""
+        if self.incoming is None:
+            return np.empty((0, row_bytes), np.uint8)
+        return self.incoming.reshape(-1, row_bytes)
+
+    def arriving(self, rows: Images) -> tuple[Answers, int]:
+        """The missing rows are in that memory, or are put there; whose it is, and where it lies."""
+        assert self.answers is not None and self.incoming is not None
+        if rows.ctypes.data != self.incoming.ctypes.data:
+            self.incoming[:] = rows.reshape(-1)
+        return self.answers, self.incoming.ctypes.data
 
     def victim_images(self, row_bytes: int) -> Images:
         """uint8 [victims, row_bytes] of the last reserve; a view."""

@@ -8,25 +8,23 @@ write to pinned memory of the host, all tables' to one piece: it waits once, for
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import cast
 
 from hps import _C
-from hps.common.arrays import HostArray
 from hps.contracts.table_verbs import RowsOfTable
 from hps.gpu_cache.answers import Answers
 from hps.gpu_cache.batched_cache import cache_of
 from hps.gpu_cache.device import Device, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.pinned import PinnedPool
 
 # Rounds of tables that had a free slot when they were looked up, and of all tables.
 _FREE_SLOTS = ("PlaceFirst", 1, "GroupByEmptier", 1, "PlaceEmptier", 1, "PlaceOther", 1)
 _VICTIMS = ("PlaceVictimFirst", 2, "PlaceVictimSecond", 2)
-_ALIGNMENT = 16  # of row images
 
 
 class Reserves:
-    """What is queued within the verbs of a DeviceBatch; keeps nothing.
+    """What is queued within the verbs of a DeviceBatch; keeps pinned memory alone.
 
     Args:
         device: of the caches.
@@ -36,7 +34,7 @@ class Reserves:
 
     def __init__(self, device: Device, order: VerbOrder, native: _C.DeviceVerbs) -> None:
         self._device = device
-        self._order = order
+        self._pool = PinnedPool(device, order)
         self._native = native
 
     def begin(self, plans: list[DevicePlan]) -> None:
@@ -50,13 +48,13 @@ class Reserves:
         # May find no memory; nothing is queued by then. As much as if every key's slot had a row
         # that goes down: how many there are, the host does not know yet.
         sizes = [(count, one.row_bytes) for one, count in zip(caches, missing, strict=True)]
-        answers = None if is_sure else Answers(self._device, self._order, sizes)
+        answers = None if is_sure else Answers(self._pool, sizes)
         for at, (cache, plan) in enumerate(zip(caches, plans, strict=True)):
             if missing[at]:
                 # Refused or not: what was found before may have moved, for all the host knows.
                 cache.epoch += 1
             plan.epoch = cache.epoch
-            plan.victims = plan.missing = None
+            plan.victims = plan.missing = plan.incoming = None
             if answers is not None:
                 plan.expect(answers, at)
         self._queue(plans, answers)
@@ -71,7 +69,7 @@ class Reserves:
         if answers is None:
             _C.call_all([queue, *_becoming(State.RESERVED, plans)])
         else:
-            _C.call_all([queue, answers.note_queued])
+            _C.call_all([queue, *answers.note_queued])
             answers.note_point()
 
     def fill(self, tables: Sequence[RowsOfTable]) -> None:
@@ -90,29 +88,23 @@ class Reserves:
 
     def _fill(self, tables: Sequence[RowsOfTable], note: Callable[[], None]) -> None:
         """Of tables that lack rows; `note`, a native call, comes with the queueing."""
-        device = self._device
-        # Rows that nobody stored are made on the device.
-        sizes = [one.rows.nbytes if one.found.any() else 0 for one in tables]
-        images = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
-        flags = [*accumulate((len(one.found) for one in tables), initial=images[-1])]
-        pinned = device.empty_pinned(flags[-1])
-        host: HostArray = pinned.numpy()
-        for one, size, at, flag in zip(tables, sizes, images, flags, strict=False):
-            if size:
-                host[at : at + size] = one.rows.reshape(-1)
-            host[flag : flag + len(one.found)] = one.found
-        memory = device.empty(flags[-1])
-        device.copy(memory, pinned)
-        base = memory.data_ptr()
+        plans = [cast("DevicePlan", one.plan) for one in tables]
+        arriving = [plan.arriving(one.rows) for one, plan in zip(tables, plans, strict=True)]
         block = self._native.fill(
-            [cast("DevicePlan", one.plan) for one in tables],
-            [base + at for at in images[:-1]],
-            [base + at for at in flags[:-1]],
+            plans,
+            [address for _, address in arriving],
+            [one.found for one in tables],
             [one.create for one in tables],
             [one.lr for one in tables],
-            device.stream(),
+            self._device.stream(),
         )
-        _C.call_all([partial(block.launch, "FillRow", 0), note])
+        read = list(dict.fromkeys(answers for answers, _ in arriving))
+        queue = partial(block.launch, "FillRow", 0)
+        _C.call_all([queue, note, *(answers.note_read for answers in read)])
+        for answers in read:
+            answers.note_point()
+        for plan in plans:
+            plan.answers = None
 
     def cancel(self, plans: list[DevicePlan]) -> None:
         """Takes back what plans have reserved. Within a verb."""
@@ -122,7 +114,7 @@ class Reserves:
             cache_of(plan).epoch += 1
         _C.call_all([partial(block.launch, "Cancel", 0), *_becoming(State.KEYS, plans)])
         for plan in plans:
-            plan.victims = plan.missing = None
+            plan.victims = plan.missing = plan.incoming = plan.answers = None
             cache_of(plan).let_go(plan)
 
 

@@ -142,7 +142,7 @@ class CachedTier:
             if reserved is None:
                 return False
             num_missing, victims, missing = reserved
-            rows, found = self.exchange_rows(victims, missing, source)
+            rows, found = self.exchange_rows(victims, missing, source, self.room_for(plan))
             with self.lock, self.counters:
                 cache.fill(plan, rows, found, self.rates[self.name], False)
                 self.moving = None
@@ -161,16 +161,24 @@ class CachedTier:
         return True
 
     def exchange_rows(
-        self, victims: Images, missing: Keys, source: RowSource | None = None
+        self,
+        victims: Images,
+        missing: Keys,
+        source: RowSource | None = None,
+        room: Images | None = None,
     ) -> tuple[Images, Images]:
         """Phase 2: victims go down, then missing rows come up, and which of them were found. Within
-        the turn; the rows' memory is the turn's."""
+        the turn; the rows' memory is the turn's, if there is no `room` for them."""
         assert_turn(self.turn)
         if len(victims):
             self.below.append(victims)
-        rows, found = (source or self.fetch_below)(missing)
+        rows, found = self.fetch_below(missing, room) if source is None else source(missing)
         self._look_at(rows, found)
         return rows, found
+
+    def room_for(self, plan: BatchPlan) -> Images | None:
+        """Where a cache on a device wants the rows that a plan, whose slots are reserved, lacks."""
+        return None if self._queued is None else self._queued.missing_rows(plan)
 
     def _find(self, plan: BatchPlan, first: int, count: int) -> None:
         """Looks a window up, unless a pull, a push or another pin has found all of it."""
@@ -256,10 +264,11 @@ class CachedTier:
         """True while a batch's rows are on their way."""
         return self.moving is not None
 
-    def fetch_below(self, keys: Keys) -> tuple[Images, Images]:
-        """Rows of distinct keys from below, and which were found. Within the turn."""
+    def fetch_below(self, keys: Keys, room: Images | None = None) -> tuple[Images, Images]:
+        """Rows of distinct keys from below, in `room` if there is any, and which were found. Within
+        the turn."""
         assert_turn(self.turn)
-        rows = self.scratch_rows(len(keys))
+        rows = self.scratch_rows(len(keys)) if room is None else room
         found: Images = np.empty(len(keys), np.uint8)
         if len(keys):
             self.below.fetch(keys, rows, found)

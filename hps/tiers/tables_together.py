@@ -196,7 +196,9 @@ class TablesTogether:
         brought = []
         for stack, plan in zip(stacks, plans, strict=True):
             cache = stack.cache
-            rows, found = stack.exchange_rows(cache.victims(plan), cache.missing_keys(plan))
+            rows, found = stack.exchange_rows(
+                cache.victims(plan), cache.missing_keys(plan), room=stack.room_for(plan)
+            )
             brought.append(RowsOfTable(cache, plan, rows, found, float(stack.rates[stack.name])))
         with self._lock:
             begun = perf_counter()

@@ -99,6 +99,30 @@ class Pair:
         self.gathered(len(keys))
         self.both("release", Pair)
 
+    def move_by_key(self) -> None:
+        """Rows of distinct keys, some of which are to be left alone, up and down."""
+        keys = self.generator.permutation(np.unique(self.keys(60)))
+        flags = (self.generator.random(len(keys)) < 0.3).astype(np.uint8)
+        images = np.zeros((len(keys), self.layout.row_bytes), np.uint8)
+        found = [flags.copy(), flags.copy()]
+        read = [images.copy(), images.copy()]
+        counts = [
+            cache.read_here(keys, *one)
+            for cache, one in zip(self.caches, zip(read, found, strict=True), strict=True)
+        ]
+        assert counts[0] == counts[1] and counts[0][0] == int((found[0] != flags).sum())
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(read[0], read[1])
+        images.view(np.uint64)[:, 0] = keys
+        small = (keys % np.uint64(89)).astype(np.float32)[:, None]
+        images.view(np.float32)[:, 4 : 4 + DIM + self.layout.state_vectors * DIM] = small
+        done = [flags.copy(), flags.copy()]
+        counts = [
+            cache.write_here(images, one) for cache, one in zip(self.caches, done, strict=True)
+        ]
+        np.testing.assert_array_equal(done[0], done[1])
+        assert counts[0] == counts[1] and np.array_equal(done[0], found[0])
+
     def compare(self) -> None:
         """Everything that can be seen from outside, but for the order of rows."""
         for name in ("num_rows", "num_fresh", "num_created", "num_dirty", "pins"):
@@ -130,6 +154,8 @@ def test_random_verbs_agree(
         pair.work(lr=0.3 / (step + 1))
         if step % 4 == 0:
             pair.both("erase", np.unique(pair.keys(5)))
+        if make is _C.DramCache and step % 3 == 0:
+            pair.move_by_key()
         if step % 7 == 0:
             pair.scan("dirty")
             pair.both("mark_clean", 0, -1)

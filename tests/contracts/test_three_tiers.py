@@ -78,6 +78,52 @@ def test_a_dirty_victim_updates_the_row_below_or_takes_a_slot_there(lab: Lab) ->
         assert dump(server) == before
 
 
+def test_rows_of_which_none_is_in_the_dram_cache_are_read_to_where_they_are_wanted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.server(table()) as server:
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        _, dram, store = tiers(server)
+        keys = KEYS[dram.cache.contains(KEYS) == 0][:8]
+        rows = np.zeros((8, dram.layout.row_bytes), np.uint8)
+        found, places = np.zeros(8, np.uint8), []
+
+        class Below:
+            def fetch(self, keys: Any, rows: Any, found: Any) -> None:
+                places.append(rows.ctypes.data)
+                store.fetch(keys, rows, found)
+
+            def append(self, rows: Any, *, takes_slots: bool = True) -> None:
+                store.append(rows, takes_slots=takes_slots)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(dram, "below", Below())
+            dram.fetch(keys, rows, found)
+        assert places == [rows.ctypes.data] and found.all()
+        np.testing.assert_array_equal(rows, in_store(server, keys))
+
+
+def test_a_row_that_comes_down_is_newer_than_one_that_descends(lab: Lab) -> None:
+    with lab.server(table()) as server:
+        server.push("ads", KEYS, ones(700))
+        server.checkpoint()
+        _, dram, _ = tiers(server)
+        keys = KEYS[dram.cache.contains(KEYS) != 0][:3]
+        assert len(keys) == 3
+        older, newest = in_store(server, keys), in_store(server, keys)
+        older.view(np.float32)[:, 4] = 5.0
+        newest.view(np.float32)[:, 4] = 9.0
+        with dram.lock:
+            dram._descending.add(keys, older)
+        dram.append(newest)
+        with dram.turn:
+            dram._settle()
+        rows, found = np.zeros_like(newest), np.zeros(3, np.uint8)
+        dram.fetch(keys, rows, found)
+        np.testing.assert_array_equal(rows, newest)
+
+
 def test_a_write_back_never_waits_for_a_pin(lab: Lab) -> None:
     """With every slot below pinned, a row that is there is updated and others go to the store."""
     with lab.server(table()) as server:

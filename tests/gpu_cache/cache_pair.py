@@ -16,7 +16,7 @@ from hps.common.optimizers import Optimizer
 from hps.errors import ConfigError
 from tests.lab import random_floats, random_keys
 
-VERBS = ("push", "apply", "assign", "assign_state", "create", "write_rows", "read_rows")
+VERBS = ("push", "apply", "assign", "assign_state", "create", "read_rows")
 
 
 def cache_options(optimizer: Optimizer, dim: int, capacity_bytes: int) -> dict[str, Any]:
@@ -168,10 +168,7 @@ class CachePair:
             self.both("create", lr, plans=plans)
         else:
             shape = (window, self.caches[0].row_bytes)
-            images = self.written("read_rows", shape, np.uint8, plans)
-            if verb == "write_rows":
-                images.view(np.float32)[:, 4 : 4 + self.dim] *= np.float32(0.5)
-                self.both("write_rows", images, plans=plans)
+            self.written("read_rows", shape, np.uint8, plans)
         self.written("gather", (length, self.dim), np.float32, plans)
         if window == plans[0].num_unique:
             self.pool(plans, length)

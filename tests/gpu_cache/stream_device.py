@@ -25,8 +25,9 @@ from torch.utils._pytree import tree_flatten
 
 from hps import _C
 from hps.gpu_cache.cuda_device import CudaDevice, CudaVerbOrder
+from hps.gpu_cache.pinned import PinnedPiece, PinnedPool
 from tests.gpu_cache.host_device import HostDevice
-from tests.gpu_cache.stream_order import Block, StreamOrder, called_from
+from tests.gpu_cache.stream_order import PINNED, Block, StreamOrder, called_from
 
 
 class StreamDevice(HostDevice):
@@ -60,7 +61,11 @@ class StreamDevice(HostDevice):
 
     def empty_pinned(self, num_bytes: int) -> torch.Tensor:
         with self.inside():
-            return super().empty_pinned(num_bytes)
+            memory = super().empty_pinned(num_bytes)
+        storage = memory.untyped_storage()
+        gone = StorageWeakRef(storage).expired
+        self.streams.take(storage.data_ptr(), storage.nbytes(), PINNED, gone)
+        return memory
 
     def launch(self, kernel: str, args: NDArray[Any], count: int) -> None:
         if count == 0:
@@ -145,9 +150,10 @@ class StreamDevice(HostDevice):
         )
 
     def blocks_of(self, tensor: torch.Tensor) -> list[Block]:
-        """The memory of a tensor, if it is the device's."""
+        """The memory of a tensor, if it is the device's: torch's allocator sees to pinned memory
+        that torch copies from or to."""
         block = self.streams.blocks.get(tensor.untyped_storage().data_ptr())
-        return [] if block is None else [block]
+        return [] if block is None or block.stream == PINNED else [block]
 
     def is_left_out(self, call: str) -> bool:
         """True if a call is not to be done."""
@@ -245,6 +251,7 @@ class FakeEvent:
         self._device.streams.host_wait(self.told)
 
     def query(self) -> bool:
+        self.synchronize()  # all work is done at once
         return True
 
 
@@ -303,6 +310,18 @@ def as_torch_cuda(device: StreamDevice, monkeypatch: pytest.MonkeyPatch) -> None
             if not device.is_left_out(f"{called_from()}: record_stream: {block.name}"):
                 device.streams.record(block.start, stream.number)
 
+    def take(pool: PinnedPool, num_bytes: int) -> PinnedPiece:
+        piece = taking(pool, num_bytes)
+        device.streams.access(piece.address, is_write=True)  # whoever has it may
+        return piece
+
+    def array(piece: PinnedPiece) -> NDArray[Any]:
+        device.streams.access(piece.address, is_write=False)
+        return reading(piece)
+
+    taking, reading = PinnedPool.take, PinnedPiece.array
+    monkeypatch.setattr(PinnedPool, "take", take)
+    monkeypatch.setattr(PinnedPiece, "array", array)
     fakes: dict[str, Any] = {
         "Event": lambda: FakeEvent(device),
         "Stream": lambda *_: FakeStream(device),

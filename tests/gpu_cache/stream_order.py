@@ -9,6 +9,9 @@ happened to queue do not count, nor does a wait of the host that another thread 
 Memory that is given back may be taken again by the stream that it was taken on, at once: so work
 on other streams must come before what that stream is given next, or the memory must have been
 recorded for those streams, whose work the allocator then waits for.
+
+Of pinned memory nobody waits for kernels: before the host reads what they wrote, or writes what
+they read, and before it is given back, the thread must have waited, or asked whether that is done.
 """
 
 import sys
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 Clock = dict[int, int]
+PINNED = -1
 
 
 def _join(clock: Clock, other: Clock) -> None:
@@ -44,7 +48,7 @@ class Block:
 
     Args:
         start, end: addresses.
-        stream: that it was taken on.
+        stream: that it was taken on; of pinned memory PINNED.
         name: where that was.
         is_gone: whether it has been given back.
     """
@@ -72,6 +76,7 @@ class StreamOrder:
         self.num_accesses = 0
         self.num_crossings = 0  # accesses after one of another stream's
         self.num_frees = 0
+        self.num_host_accesses = 0  # of pinned memory
         self.num_used_elsewhere = 0  # pieces given back that other streams had worked on
         self._clocks: dict[int, Clock] = {}
         self._threads: dict[int, Clock] = {}
@@ -102,6 +107,19 @@ class StreamOrder:
             self.look_for_gone()
             place = _place(sys._getframe(1))
             self.blocks[start] = Block(start, start + num_bytes, stream, place, is_gone)
+
+    def access(self, address: int, *, is_write: bool) -> None:
+        """The calling thread of the host reads, or reads and writes, pinned memory."""
+        with self.lock:
+            block = self.find(address)
+            assert block is not None and block.stream == PINNED, "no pinned memory"
+            self.num_host_accesses += 1
+            known = self._known()
+            earlier = [*block.writes.items(), *(block.reads.items() if is_write else ())]
+            for stream, before in earlier:
+                if known.get(stream, 0) < before.count:
+                    what = "writes" if is_write else "reads"
+                    self.faults[f"the host {what} before {before.what}: {block.name}"] = None
 
     def record(self, start: int, stream: int) -> None:
         """The memory that starts there is used by a stream, too."""
@@ -152,6 +170,9 @@ class StreamOrder:
                 ] = None
 
     def _check_gone(self, block: Block) -> None:
+        if block.stream == PINNED:
+            self._check_pinned(block)
+            return
         clock = self._clocks.get(block.stream, {})
         self.num_frees += 1
         users = {*block.reads, *block.writes} - {block.stream}
@@ -165,6 +186,14 @@ class StreamOrder:
                         f"memory of stream {block.stream} may be taken again before {last.what}: "
                         f"memory of {block.name}"
                     ] = None
+
+    def _check_pinned(self, block: Block) -> None:
+        waited: Clock = {}
+        for clock in self._threads.values():
+            _join(waited, clock)
+        for stream, last in (*block.reads.items(), *block.writes.items()):
+            if waited.get(stream, 0) < last.count:
+                self.faults[f"pinned memory is given back before {last.what}: {block.name}"] = None
 
     def _known(self) -> Clock:
         """What the calling thread of the host has waited for."""

@@ -198,15 +198,109 @@ def test_launches_and_waits_of_a_step_do_not_grow_with_its_tables(tables: int) -
         assert counts["launches"] <= most and counts["waits"] <= waits, (case, counts)
 
 
-def test_memory_of_the_host_that_kernels_write_to_is_kept_until_they_have() -> None:
-    device, optimizer = HostDevice(), hps.SGD()
-    options = cache_options(optimizer, 8, capacity_of(optimizer, 8, 2))
-    cache: Any = DeviceCache(device, Failures(device), options)
-    plan = cache.make_plan(np.arange(60, dtype=np.uint64), None)
-    cache.find(plan, 0, -1)
-    assert plan.num_missing == 60
-    assert cache.together.begin_reserve([plan])
-    assert device.num_done < device.num_queued
-    del plan
+class Lacking:
+    """A cache on a device, and a plan of keys of which it has no row."""
+
+    def __init__(self) -> None:
+        self.device, optimizer = HostDevice(), hps.SGD()
+        options = cache_options(optimizer, 8, capacity_of(optimizer, 8, 2))
+        self.cache: Any = DeviceCache(self.device, Failures(self.device), options)
+        self.keys = np.arange(60, dtype=np.uint64)
+        self.plan = self.cache.make_plan(self.keys, None)
+        self.cache.find(self.plan, 0, -1)
+        assert self.plan.num_missing == 60
+        assert self.cache.together.begin_reserve([self.plan])
+
+    def fill(self, rows: Any) -> None:
+        self.cache.fill(self.plan, rows, np.ones(60, np.uint8), 0.1, False)
+
+    def images(self) -> Any:
+        """Of the missing keys, each weight its key."""
+        missing = self.cache.missing_keys(self.plan)
+        images = np.zeros((60, self.cache.row_bytes), np.uint8)
+        images.view(np.uint64)[:, 0] = missing
+        images.view(np.float32)[:, 4:] = missing[:, None]
+        return images
+
+    def write_to_free_memory(self) -> None:
+        """As other batches do with all pinned memory that is given out again."""
+        pool = self.cache.together._reserves._pool
+        for _ in range(20):
+            pool.take(1).array()[:] = 0x33
+            for memory in pool._idle:
+                if memory.is_free:
+                    memory.pinned.fill_(0x33)
+
+
+def test_memory_of_the_host_that_kernels_write_to_is_given_to_nobody_before_they_have() -> None:
+    lacking = Lacking()
+    pool = lacking.cache.together._reserves._pool
+    del lacking.plan
     gc.collect()
-    assert device.num_done == device.num_queued, "the memory was given back before"
+    [memory] = pool._idle
+    assert not memory.is_free, "a kernel writes to what somebody else has"
+    lacking.device.work_off(lacking.device.num_queued)
+    assert memory.is_free
+
+
+@pytest.mark.parametrize("place", ["its own memory", "memory of the caller"])
+def test_missing_rows_are_read_from_pinned_memory_without_a_copy(place: str) -> None:
+    lacking = Lacking()
+    device, cache, plan = lacking.device, lacking.cache, lacking.plan
+    images = lacking.images()
+    room = cache.missing_rows(plan)
+    assert room.shape == images.shape
+    rows = images
+    if place == "its own memory":
+        rows = room
+        rows[:] = images
+    copies, copying = [], device.copy
+
+    def copy(target: Any, source: Any) -> None:
+        copies.append(len(source))
+        copying(target, source)
+
+    device.copy, device.budget = copy, 0  # type: ignore[method-assign]
+    lacking.fill(rows)
+    device.copy, device.budget = copying, None  # type: ignore[method-assign]
+    assert sum(copies) < rows.nbytes, "a copy of rows was queued"
+    if place == "memory of the caller":
+        rows[:] = 0xEE  # it may be
+    del room, rows, images
+    # The batch ends while the kernel has still to read.
+    cache.release(plan)
+    del lacking.plan, plan
+    gc.collect()
+    assert device.num_done < device.num_queued
+    lacking.write_to_free_memory()
+    plan = cache.make_plan(lacking.keys, None)
+    cache.find(plan, 0, -1)
+    out = np.zeros((60, 8), np.float32)
+    cache.gather(plan, out)
+    assert np.array_equal(out, np.repeat(lacking.keys.astype(np.float32)[:, None], 8, axis=1))
+
+
+def test_the_tier_below_reads_rows_to_where_the_device_reads_them(two: Two) -> None:
+    steps, places = two.steps, []
+    keys = steps.new_keys()
+    stack = two.stacks[0]
+    fetch = stack.below.fetch
+    room_for = stack.room_for
+
+    def fetched(keys: Any, rows: Any, found: Any) -> None:
+        places.append(("rows", rows.ctypes.data))
+        fetch(keys, rows, found)
+
+    def asked(plan: Any) -> Any:
+        places.append(("room", plan.incoming.ctypes.data))
+        return room_for(plan)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stack.below, "fetch", fetched)
+        patched.setattr(stack, "room_for", asked)
+        one = two.pin(keys, keys)
+        rows = two.server.pin(steps.names[0], steps.new_keys() + np.uint64(10**6))
+    assert [name for name, _ in places] == ["room", "rows", "room", "rows"]
+    assert places[0][1] == places[1][1] and places[2][1] == places[3][1]
+    for held in (*one.values(), rows):
+        held.release()

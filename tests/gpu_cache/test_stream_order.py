@@ -134,6 +134,7 @@ def test_what_a_pipeline_queues_on_its_streams_is_in_order(
     # that other streams had worked on.
     assert device.num_written_back > 100
     assert streams.num_crossings > 500 and streams.num_used_elsewhere > 10
+    assert streams.num_host_accesses > 10
     # Each stage's work is a range of NVTX in its own thread, and every range has an end.
     stages = {(name.split()[1], thread) for thread, name in device.ranges.names}
     assert stages == {
@@ -149,6 +150,8 @@ def test_what_a_pipeline_queues_on_its_streams_is_in_order(
         ("_CudaVerb._begin: wait_event", "FindSlot on stream . is not behind"),
         ("_CudaVerb.__exit__: record$", "FindSlot on stream . is not behind"),
         ("_CudaVerb._begin: record_stream", "may be taken again before .* DevicePlan.grow"),
+        ("CudaDevice.event: record", "the host reads before CommitEntry"),
+        ("CudaDevice.event: record", "the host writes before FillRow"),
         ("Arrival.__init__: record", "mean on stream . is not behind copy on stream"),
         ("Arrival.receive: wait_event", "mean on stream . is not behind copy on stream"),
         ("Arrival.receive: record_stream", "may be taken again before mean .* StageWork"),

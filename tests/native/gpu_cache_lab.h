@@ -237,7 +237,6 @@ class DramLab {
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims; }
   void Gather(Plan* plan, float* out) { cache_->Gather(plan, {out, cache_->layout().dim}); }
   void ReadRows(Plan* plan, uint8_t* images) { cache_->ReadRows(plan, images); }
-  void WriteRows(Plan* plan, const uint8_t* images) { cache_->WriteRows(plan, images); }
   int64_t num_rows() const { return cache_->num_rows(); }
   int64_t num_fresh() const { return cache_->num_fresh(); }
   int64_t num_dirty() const { return cache_->num_dirty(); }
@@ -287,7 +286,6 @@ class GpuLab {
   static int64_t NumVictims(const Plan& plan) { return plan.num_victims(); }
   void Gather(Plan* plan, float* out) { cache_->Gather(*plan, out); }
   void ReadRows(Plan* plan, uint8_t* images) { cache_->ReadRows(*plan, images); }
-  void WriteRows(Plan* plan, const uint8_t* images) { cache_->WriteRows(*plan, images); }
   int64_t num_rows() const { return cache_->count(kCountRows); }
   int64_t num_fresh() const { return cache_->count(kCountFresh); }
   int64_t num_dirty() const { return cache_->count(kCountDirty); }

@@ -148,7 +148,7 @@ class Runner {
   }
 
   void Change(Plan* plan, size_t num_occurrences) {
-    const uint64_t verb = random_() % 5;
+    const uint64_t verb = random_() % 4;
     lab_->SetPeriod(static_cast<uint32_t>(random_() % 1000));
     if (verb == 0) {
       Note(static_cast<uint64_t>(lab_->Create(plan, 0.25f)));
@@ -165,7 +165,7 @@ class Runner {
       const bool sets_counts = lab_->layout().has_statistics && random_() % 2 != 0;
       lab_->Assign(plan, rows.data(), sets_state ? state.data() : nullptr,
                    sets_counts ? statistics.data() : nullptr, 0.25f);
-    } else if (verb < 4) {
+    } else {
       const auto gradients = DrawFloats(num_occurrences * width() + 1);
       std::vector<uint8_t> labels(num_occurrences + 1);
       for (uint8_t& label : labels) label = random_() % 3 == 0;
@@ -177,7 +177,6 @@ class Runner {
                                 static_cast<size_t>(lab_->layout().row_bytes()));
     lab_.ReadRows(plan, images.data());
     NoteBytes(images.data(), images.size());
-    if (verb == 4) lab_.WriteRows(plan, images.data());
   }
 
   void Want() {

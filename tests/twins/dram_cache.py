@@ -186,10 +186,6 @@ class TwinDramCache:
         slots = [self.slot_of[key] for key in map(int, plan.unique_keys) if key in self.slot_of]
         self.wanted[slots] = True
 
-    def num_pinned(self, plan: TwinPlan) -> int:
-        slots = [plan.slots[i] for i in plan.window]
-        return sum(slot >= 0 and bool(self.slot_pins[slot]) for slot in slots)
-
     def reserve(self, plan: TwinPlan) -> bool:
         held = {plan.slots[i] for i in plan.window if plan.slots[i] >= 0}
         candidates = [s for s in self.slot_of.values() if not self.slot_pins[s] and s not in held]
@@ -439,11 +435,24 @@ class TwinDramCache:
     def read_rows(self, plan: TwinPlan, images: Bytes) -> None:
         images[:] = self.narrow.images(self.rows[self._window_slots(plan)])
 
-    def write_rows(self, plan: TwinPlan, images: Bytes) -> None:
-        slots = self._window_slots(plan)
-        assert np.array_equal(images[:, :8], self.rows[slots][:, :8])
-        self.rows[slots] = self.narrow.rows(images)
+    def _slots_here(self, keys: Keys, flags: Bytes) -> tuple[list[int], list[int]]:
+        """Of keys whose flag is 0 and whose rows are stored and in place which, and their slots."""
+        is_here = (self.contains(keys) & 1 != 0) & (flags == 0)
+        which = np.flatnonzero(is_here).tolist()
+        return which, [self.slot_of[int(keys[i])] for i in which]
+
+    def read_here(self, keys: Keys, rows: Bytes, found: Bytes) -> tuple[int, int]:
+        which, slots = self._slots_here(keys, found)
+        rows[which] = self.narrow.images(self.rows[slots])
+        found[which] = 1
+        return len(which), int((self.slot_pins[slots] > 0).sum())
+
+    def write_here(self, rows: Bytes, done: Bytes) -> int:
+        which, slots = self._slots_here(rows[:, :8].copy().view(np.uint64)[:, 0], done)
+        self.rows[slots] = self.narrow.rows(rows[which])
         self._mark_updated(slots)
+        done[which] = 1
+        return len(which)
 
     def assign(
         self,
