@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from hps import _C
 from hps.common.arrays import AnyArray
 from hps.common.json_text import Json
 from hps.common.row_layout import Keys
@@ -100,7 +101,9 @@ class Ids:
     def known_bags(self) -> "Bags | None":
         """The bags, unless other offsets have been set since."""
         bags = self.bags
-        return bags if bags is not None and bags.offsets.is_set_to(self.offsets) else None
+        if bags is None or not _C.are_same_tensors(bags.offsets, self.offsets):
+            return None
+        return bags
 
     def to(self, device: "str | torch.device") -> "Ids":
         """The same on a device, or itself if it is there; offsets are checked on the way.

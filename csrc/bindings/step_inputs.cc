@@ -172,6 +172,7 @@ std::vector<int64_t> FindParts(
 
 void BindStepInputs(nb::module_& module) {
   module.def("find_ids", &FindIds, "features"_a, "tables"_a);
+  module.def("are_same_tensors", &TensorView::AreSame, "one"_a, "other"_a);
   module.def("are_kept", &AreKept, "kept"_a, "features"_a);
   module.def("measure_bags", &MeasureBags, "offsets"_a, "num_keys"_a, "own"_a.noconvert(),
              "lengths"_a.noconvert());

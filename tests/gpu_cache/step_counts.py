@@ -25,7 +25,7 @@ import torch
 
 import hps
 from hps import _C
-from hps.common.bags import make_bags
+from hps.common.bags import BagPooling, make_bags
 from hps.common.row_layout import Keys
 from hps.contracts.row_cache import AnyRowCache
 from hps.gpu_cache import make_gpu_caches
@@ -97,6 +97,7 @@ class CountedSteps:
         self._slope = torch.full((BAGS, num_tables * DIM), 0.5)
         offsets = torch.arange(0, BAGS * KEYS_A_BAG + 1, KEYS_A_BAG)
         self.bags = make_bags(offsets, BAGS * KEYS_A_BAG, "bags")
+        self.pooling = BagPooling(self.bags, None, is_mean=True)
         # What queued work reads and writes: on a device memory is given out again in its order.
         self._kept: list[torch.Tensor] = []
 

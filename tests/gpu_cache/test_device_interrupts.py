@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 import hps
 from hps import _C
-from hps.common.bags import BagPooling
 from hps.contracts.joint import JointUpdate, Places
 from hps.contracts.table_verbs import RowsOfTable
 from hps.contracts.updates import RowUpdate
@@ -311,9 +310,8 @@ def stepping(steps: CountedSteps, keys: torch.Tensor, number: int, is_joint: boo
         update = JointUpdate(rows, places, grads)
         return rows.of_tables(), partial(queued.apply_joint, update)
     pinned = queued.pinning(dict.fromkeys(steps.names, keys))
-    pooling = BagPooling(steps.bags, None, is_mean=True)
     own = grads[:, :DIM].contiguous()
-    updates = [RowUpdate(name, keys, own, pinned[name], pooling) for name in steps.names]
+    updates = [RowUpdate(name, keys, own, pinned[name], steps.pooling) for name in steps.names]
     return pinned, partial(steps.server.apply, updates)
 
 
