@@ -130,11 +130,11 @@ struct SumsLayout {
   Owned<DeviceMemory> memory;
   uint64_t addresses[kNumArrays];
   int64_t room[kNumArrays];
-  size_t num_tables = 0;
   // Of the last sum: what its updates read beside this memory, until all are queued; on which
   // stream it was queued.
   nb::object tensors = nb::none();
-  size_t num_pending = 0;
+  nb::object parts = nb::none();  // of the arena, of which some of them are views
+  size_t num_pending = 0;  // plans whose updates are to come
   uint64_t stream = 0;
 };
 
@@ -152,6 +152,9 @@ struct DevicePlanState {
   static constexpr uint64_t kMinIdTable = 64;
 
   explicit DevicePlanState(nb::object of) { table.Set(std::move(of)); }
+  ~DevicePlanState() { EndUpdate(); }
+  DevicePlanState(const DevicePlanState&) = delete;
+  DevicePlanState& operator=(const DevicePlanState&) = delete;
 
   // At least the keys of the batch; exact once the host knows how many there are.
   int64_t bound_of_unique() const { return known_unique < 0 ? num_occurrences : known_unique; }
@@ -188,11 +191,22 @@ struct DevicePlanState {
   bool IsOf(nb::handle keys) const {
     return given.is(keys) && given_version >= 0 && VersionOfTensor(keys) == given_version;
   }
-  // Its update is queued: nothing more is read of the last sum for it.
+  // Its update is queued, or will never be: nothing more is read of the last sum for it.
   void EndUpdate() {
-    if (std::exchange(is_summed, false) && --sums.ptr->num_pending == 0) {
-      sums.ptr->tensors = nb::none();
-    }
+    if (!std::exchange(is_summed, false)) return;
+    if (--sums.ptr->num_pending == 0) sums.ptr->tensors = sums.ptr->parts = nb::none();
+    sums.Set(nb::none());
+  }
+  // A batch without keys, of which nothing is known; it holds nothing.
+  void Clear() {
+    state = PlanState::kKeys;
+    num_occurrences = first = count = known_unique = 0;
+    has_rows = 0;
+    pins_if_whole = false;
+    ForgetNumbers();
+    victims = missing = given = nb::none();
+    pooling = {};
+    EndUpdate();
   }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
@@ -212,7 +226,8 @@ struct DevicePlanState {
   }
 
   Owned<DeviceTable> table;
-  Owned<DeviceMemory> memory;  // of the batch's arrays
+  Owned<DeviceMemory> memory;   // of which the batch's arrays are a part
+  nb::object part = nb::none();  // that part, an ArenaPart
   BatchArgs batch = {};
   int64_t capacity = -1;  // keys that the arrays have room for
   PlanState state = PlanState::kKeys;

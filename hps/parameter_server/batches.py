@@ -54,7 +54,7 @@ class Batches:
         # Of the training loop: kept here, read and written by hps.nn.gradients.
         self.pending_gradients: Pending | None = None
         for stack in tables.stacks.values():
-            stack.make_room = self._make_room
+            stack.pieces.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
         self._joint: JointBatches | None = None

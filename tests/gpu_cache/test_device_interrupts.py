@@ -249,7 +249,7 @@ def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
 
     with monkeypatch.context() as patched:
         # On the way back to the native core.
-        patched.setattr(ring._Chunk, "place", property(interrupt))
+        patched.setattr(ring._Chunk, "address", property(interrupt))
         with pytest.raises(KeyboardInterrupt):
             cache.make_plan(many, plan)
     device.sources.clear()

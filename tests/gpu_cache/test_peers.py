@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hps import _C
+from hps.common.locks import new_lock
 from hps.common.sharding import ShardMap
 from hps.common.wire import Wire, decode, encode
 from hps.gpu_cache.device_batch import DeviceBatch
@@ -22,7 +23,7 @@ DIM = 5
 def make_peers(num_ranks: int) -> tuple[HostDevice, Peers]:
     """Over a device of their own."""
     device = HostDevice()
-    return device, Peers(DeviceBatch(device, Failures(device)), num_ranks)
+    return device, Peers(DeviceBatch(device, Failures(device)), num_ranks, new_lock())
 
 
 def values_of(wire: Wire) -> np.ndarray:
