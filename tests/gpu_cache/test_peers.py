@@ -11,6 +11,7 @@ from hps import _C
 from hps.common.locks import new_lock
 from hps.common.sharding import ShardMap
 from hps.common.wire import Wire, decode, encode
+from hps.errors import BatchMemoryError
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.peers import Peers
@@ -89,3 +90,44 @@ def test_keys_are_divided_as_on_the_host(num_ranks: int, length: int) -> None:
         assert np.cumsum([0, *found[name].counts]).tolist() == list(plan.starts)
         assert found[name].matches(own)
         assert not found[name].matches(own + np.uint64(1)) or not length
+
+
+def test_keys_that_a_device_has_no_memory_for_are_refused_and_take_nothing() -> None:
+    device = HostDevice()
+    failures = Failures(device, 2**18)
+    peers = Peers(DeviceBatch(device, failures), 2, new_lock())
+    dims = {"ads": 4, "users": 8}
+    before = failures.arena.used_bytes
+    many = {"ads": np.arange(900, dtype=np.uint64), "users": np.arange(2000, dtype=np.uint64)}
+    with pytest.raises(BatchMemoryError, match=r"a batch of 2900 keys in 2 tables.*--gpu-batches"):
+        peers.divide(many, dims, "cpu")
+    assert failures.arena.used_bytes == before
+    found = peers.divide({"ads": many["ads"]}, dims, "cpu")
+    assert found["ads"].num_unique == 900 and failures.arena.used_bytes > before + 80 * 900
+    # An idle plan gives its memory to one that has need of it.
+    del found
+    kept = failures.arena.used_bytes
+    found = peers.divide({"users": many["users"][:1300]}, dims, "cpu")
+    assert found["users"].num_unique == 1300
+    assert failures.arena.used_bytes < kept + 80 * 1300
+
+
+def test_sums_that_are_under_way_keep_their_memory_when_room_is_made_for_more() -> None:
+    device = HostDevice()
+    peers = Peers(DeviceBatch(device, Failures(device)), 1, new_lock())
+    keys = np.arange(50, dtype=np.uint64)
+    found = peers.divide({"ads": keys}, {"ads": 4}, "cpu")["ads"]
+    peers.make_room([found])
+    grads = torch.arange(200, dtype=torch.float32).view(50, 4)
+    peers.sum_gradients([found], [grads], [None])
+    assert peers.judge([found], [None], 2.0**20, 2.0**100) == [(-1, 0.0)]
+    larger = peers.divide({"ads": np.arange(5000, dtype=np.uint64)}, {"ads": 4}, "cpu")["ads"]
+    peers.make_room([larger])  # as the stage that pins does meanwhile
+    peers.divide({"ads": np.arange(9000, dtype=np.uint64)}, {"ads": 4}, "cpu")
+    message = peers.send_sums([found], [None], np.array([[50]]), Wire.FLOAT32)
+    device.work_off(device.num_queued)
+    assert (
+        message.view(torch.float32)
+        .view(50, 4)
+        .equal(grads[torch.from_numpy(np.argsort(keys)[found.unique_keys.astype(np.int64)])])
+    )
