@@ -172,7 +172,7 @@ class DeviceBatch:
             block = self._native.place(plans, keys, copied, self._device.stream())
         except BatchMemoryError as error:
             self._forget(plans)
-            raise self._refused(keys.lengths) from error
+            raise self.refused(keys.lengths) from error
         except BaseException:
             self._forget(plans)
             raise
@@ -253,9 +253,9 @@ class DeviceBatch:
             with self._verb(plans):
                 self._sums.make(sizes, plans)
         except BatchMemoryError as error:
-            raise self._refused([plan.num_occurrences for plan in plans], sizes) from error
+            raise self.refused([plan.num_occurrences for plan in plans], sizes) from error
 
-    def _refused(self, lengths: Sequence[int], sizes: Sequence[int] = ()) -> BatchMemoryError:
+    def refused(self, lengths: Sequence[int], sizes: Sequence[int] = ()) -> BatchMemoryError:
         """That the memory for batches is too small for plans of so many keys, and, if sizes of
         arrays are given, for their sums."""
         args, arena = self._device.args, self._arena
@@ -367,7 +367,7 @@ class DeviceBatch:
             try:
                 sums = self._sums.take(sizes, plans)
             except BatchMemoryError as error:
-                raise self._refused([plan.num_occurrences for plan in plans], sizes) from error
+                raise self.refused([plan.num_occurrences for plan in plans], sizes) from error
             block = self._native.sum(bags, sums, device.stream())
             block.launch("SpreadBag", 0)
             sums.sort(device, sizes[0])

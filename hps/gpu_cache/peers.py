@@ -158,8 +158,11 @@ class Peers:
         arrays = {"owners": torch.int32, "sorted": torch.int32, "positions": torch.int64}
         layout = Layout({name: (dtype, total) for name, dtype in arrays.items()})
         with self._verb(plans):
-            ids = self._arena.take(4 * total, plans=plans)
-            scratch = self._arena.take(layout.num_bytes, plans=plans)
+            try:
+                ids = self._arena.take(4 * total, plans=plans)
+                scratch = self._arena.take(layout.num_bytes, plans=plans)
+            except BatchMemoryError as error:
+                raise self._batch.refused([plan.num_occurrences for plan in plans]) from error
             block = self._native.divide(
                 plans,
                 [layout.address(scratch, name) for name in arrays],

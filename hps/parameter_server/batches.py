@@ -22,7 +22,7 @@ from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
-from hps.errors import CapacityError, ConfigError
+from hps.errors import BatchMemoryError, CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.table.waiting import records_of
 from hps.tiers.batch_rows import BatchRows
@@ -222,7 +222,7 @@ class Batches:
         tables = self._tables
         with tables.updates:
             tables.begin_change("apply")
-            if tables.together is not None and self._apply_pinned(updates, applied, checked):
+            if tables.together is not None and self._apply_with_room(updates, applied, checked):
                 return
             held: list[BatchRows] = []
             try:
@@ -244,6 +244,21 @@ class Batches:
                 tables.release_gates()
                 for rows in held:
                     rows.release()
+
+    def _apply_with_room(
+        self,
+        updates: Sequence[RowUpdate],
+        applied: Callable[[], object] | None,
+        checked: Callable[[Callable[[], None]], object] | None,
+    ) -> bool:
+        """_apply_pinned; batches that wait ahead give way where there is no memory for the sums.
+        (Of several ranks each would do so by itself.)"""
+        while True:
+            try:
+                return self._apply_pinned(updates, applied, checked)
+            except BatchMemoryError:
+                if checked is not None or not self._make_room():
+                    raise
 
     def _apply_pinned(
         self,

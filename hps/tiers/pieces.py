@@ -30,7 +30,7 @@ class Pieces:
 
     def __init__(self, tier: CachedTier, kind: str) -> None:
         self._tier = tier
-        self._kind = kind
+        self.kind = kind
         # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
         self.make_room: Callable[[], bool] = lambda: False
 
@@ -97,7 +97,7 @@ class Pieces:
         tier.keep_plan(plan)
         if not is_room_missing:
             return pinned_too_often(tier.name, len(keys))
-        return no_room(tier.name, len(keys), self._kind, cache)
+        return no_room(tier.name, len(keys), self.kind, cache)
 
 
 class Sparing(Protocol):

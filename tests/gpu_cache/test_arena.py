@@ -8,6 +8,7 @@ device of host memory.
 import gc
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ ROWS = 4_000_000
 
 def test_parts_do_not_overlap_and_what_comes_back_is_one_piece_again() -> None:
     arena = DeviceArena(HostDevice(), 2**20)
+    start = arena.piece.memory.data_ptr()
     random = np.random.default_rng(3)
     held: list[tuple[_C.ArenaPart, int]] = []
     most = 0
@@ -50,7 +52,7 @@ def test_parts_do_not_overlap_and_what_comes_back_is_one_piece_again() -> None:
         except BatchMemoryError:
             held = held[len(held) // 2 :]
             continue
-        assert len(part.memory) == size and (part.address - arena.address) % 256 == 0
+        assert len(part.memory) == size and (part.address - start) % 256 == 0
         part.memory.fill_(number % 251)
         held.append((part, number % 251))
         most = max(most, arena.used_bytes)
@@ -96,8 +98,7 @@ def test_where_no_batch_is_under_way_all_that_is_left_is_one_part() -> None:
     free = 2**20 - arena.used_bytes
     num_keys = max(n for n in range(0, 20_000, 500) if plan_bytes(KernelArgs(), n) < free - 2**14)
     assert plan_bytes(KernelArgs(), num_keys) > arena._parts.largest_part
-    keys = np.arange(num_keys, dtype=np.uint64)
-    assert cache.make_plan(keys, None).num_unique == len(keys)
+    assert cache.make_plan(torch.arange(num_keys), None).num_unique == num_keys
 
 
 def test_a_refused_batch_is_kept_by_nobody() -> None:
@@ -295,6 +296,28 @@ def test_batches_ahead_wait_for_memory_and_leave_the_same_bits(
     with launched.server as server:
         assert steps(server, given, 3) == expected
     assert not refused or batch_bytes < 2**20  # how often is the threads' to say
+
+
+def test_batches_ahead_give_way_to_a_step_that_needs_more_than_a_pin_knows_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first one of means does, whose gradients are divided."""
+    launched = Launched(tmp_path, monkeypatch, ROWS, 2_000_000)
+    with launched.server as server:
+        embedding = hps.SparseEmbedding(server, "ads", pooling="mean")
+        optimizer = hps.RowOptimizer(server)
+        given = [batch_of(1200, seed) for seed in range(4)]
+        with hps.Pipeline(given, server, depth=2) as pipeline:
+            for number, batch in enumerate(pipeline):
+                embedding(batch).sum().backward()
+                deadline = time.monotonic() + 10
+                while not number and server.pins < 3 * 1200:
+                    assert time.monotonic() < deadline, "no batches ahead"
+                    time.sleep(0.01)
+                taken = [] if number else all_that_is_left(launched)
+                optimizer.step()
+                del taken
+        assert server.num_rows("ads") == 1200
 
 
 def steps(server: hps.ParameterServer, given: list[hps.Batch], depth: int) -> Any:
