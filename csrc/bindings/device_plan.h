@@ -134,7 +134,7 @@ struct SumsLayout {
   // stream it was queued.
   nb::object tensors = nb::none();
   nb::object parts = nb::none();  // of the arena, of which some of them are views
-  size_t num_pending = 0;  // plans whose updates are to come
+  size_t num_pending = 0;         // plans whose updates are to come
   uint64_t stream = 0;
 };
 
@@ -226,7 +226,7 @@ struct DevicePlanState {
   }
 
   Owned<DeviceTable> table;
-  Owned<DeviceMemory> memory;   // of which the batch's arrays are a part
+  Owned<DeviceMemory> memory;    // of which the batch's arrays are a part
   nb::object part = nb::none();  // that part, an ArenaPart
   BatchArgs batch = {};
   int64_t capacity = -1;  // keys that the arrays have room for
