@@ -196,10 +196,11 @@ def test_nothing_of_a_device_is_taken_but_rows_and_one_arena(
     assert len(taken) == num_pieces, taken[num_pieces:]
 
 
-def batch_of(num_keys: int, seed: int = 0) -> hps.Batch:
+def batch_of(num_keys: int, seed: int = 0, a_bag: int = 1) -> hps.Batch:
     keys = torch.from_numpy(np.random.default_rng(seed).permutation(num_keys))
-    ids = hps.Ids(keys, torch.arange(num_keys + 1))
-    return hps.Batch({"ads": ids}, torch.zeros(num_keys, 0), torch.ones(num_keys))
+    ids = hps.Ids(keys, torch.arange(0, num_keys + 1, a_bag))
+    num_bags = num_keys // a_bag
+    return hps.Batch({"ads": ids}, torch.zeros(num_bags, 0), torch.ones(num_bags))
 
 
 def test_a_batch_that_does_not_fit_is_refused_whole_and_a_smaller_one_is_not(
@@ -273,6 +274,23 @@ def test_a_batch_whose_plan_fits_and_whose_step_does_not_is_refused_when_it_is_p
         server.pull("users", keys)  # needs no sums
 
 
+def test_plans_that_nobody_uses_give_their_memory_to_one_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = Launched(tmp_path, monkeypatch, ROWS, 500_000)
+    with launched.server as server:
+        queued = server.queued
+        assert queued is not None
+        few = [{"ads": torch.arange(first, first + 1000)} for first in (0, 500, 1000)]
+        held = [list(queued.pinning(keys).values()) for keys in few]
+        for rows in held:
+            queued.release(rows)
+        assert launched.arena.used_bytes > 300_000
+        rows = list(queued.pinning({"users": torch.arange(3000)}).values())
+        assert server.pins == 3000
+        queued.release(rows)
+
+
 @pytest.mark.parametrize("batch_bytes", [600_000, 2**24])
 def test_batches_ahead_wait_for_memory_and_leave_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
@@ -306,7 +324,7 @@ def test_batches_ahead_give_way_to_a_step_that_needs_more_than_a_pin_knows_of(
     with launched.server as server:
         embedding = hps.SparseEmbedding(server, "ads", pooling="mean")
         optimizer = hps.RowOptimizer(server)
-        given = [batch_of(1200, seed) for seed in range(4)]
+        given = [batch_of(1200, seed, a_bag=2) for seed in range(4)]
         with hps.Pipeline(given, server, depth=2) as pipeline:
             for number, batch in enumerate(pipeline):
                 embedding(batch).sum().backward()

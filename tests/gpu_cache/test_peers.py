@@ -114,7 +114,8 @@ def test_keys_that_a_device_has_no_memory_for_are_refused_and_take_nothing() -> 
 
 def test_sums_that_are_under_way_keep_their_memory_when_room_is_made_for_more() -> None:
     device = HostDevice()
-    peers = Peers(DeviceBatch(device, Failures(device)), 1, new_lock())
+    failures = Failures(device)
+    peers = Peers(DeviceBatch(device, failures), 1, new_lock())
     keys = np.arange(50, dtype=np.uint64)
     found = peers.divide({"ads": keys}, {"ads": 4}, "cpu")["ads"]
     peers.make_room([found])
@@ -123,7 +124,10 @@ def test_sums_that_are_under_way_keep_their_memory_when_room_is_made_for_more() 
     assert peers.judge([found], [None], 2.0**20, 2.0**100) == [(-1, 0.0)]
     larger = peers.divide({"ads": np.arange(5000, dtype=np.uint64)}, {"ads": 4}, "cpu")["ads"]
     peers.make_room([larger])  # as the stage that pins does meanwhile
-    peers.divide({"ads": np.arange(9000, dtype=np.uint64)}, {"ads": 4}, "cpu")
+    others = [failures.arena.take(4 * 200) for _ in range(3)]
+    with device.order().verb():
+        for part in others:
+            device.fill(part.memory, 7)
     message = peers.send_sums([found], [None], np.array([[50]]), Wire.FLOAT32)
     device.work_off(device.num_queued)
     assert (
