@@ -112,19 +112,13 @@ class DeviceBatch:
             return lambda: np.empty(0, np.uint8)
         tables = list(cast("Sequence[_C.DeviceTable]", caches))
         with self._verb([], *[table.piece for table in tables], *keys.tensors):
-            copies = [self._ask(tables, part) for part in self._askable(keys)]
-        if len(copies) == 1:
-            return copies[0].wait
+            try:
+                return self._ask(tables, keys).wait
+            except BatchMemoryError:  # batches under way have what all would need: in pieces
+                most = max(1, (self._scratch.num_bytes - _ASKED_MORE) // _ASKED_BYTES)
+            parts = [keys.piece(first, most) for first in range(0, keys.count, most)]
+            copies = [self._ask(tables, part) for part in parts]
         return lambda: np.concatenate([copy.wait() for copy in copies])
-
-    def _askable(self, keys: _C.DeviceKeys) -> list[_C.DeviceKeys]:
-        """The keys, in pieces if batches under way have the scratch that all would need."""
-        try:
-            self._scratch.take(keys.count, 8 * keys.num_of_host)
-            return [keys]
-        except BatchMemoryError:
-            most = max(1, (self._scratch.num_bytes - _ASKED_MORE) // _ASKED_BYTES)
-            return [keys.piece(first, most) for first in range(0, keys.count, most)]
 
     def _ask(self, tables: list[_C.DeviceTable], keys: _C.DeviceKeys) -> HostCopy:
         """Within a verb."""

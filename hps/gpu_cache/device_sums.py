@@ -9,6 +9,7 @@ memory, whose room is made when a batch is pinned.
 """
 
 from collections.abc import Sequence
+from operator import ge
 
 import torch
 
@@ -58,7 +59,7 @@ class Sums(_C.SumsLayout):
 
     def has_room(self, sizes: Sequence[int]) -> bool:
         """True if it has so many elements of each array."""
-        return all(room >= size for room, size in zip(self.elements, sizes, strict=True))
+        return all(map(ge, self.elements, sizes))
 
     def sort(self, device: Device, count: int) -> None:
         """Sorts that many places, with the positions that they came from."""

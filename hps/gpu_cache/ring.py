@@ -99,10 +99,22 @@ class Scratch:
         arena: of the device.
     """
 
+    num_bytes: int  # that it has now
+    _part: _C.ArenaPart | None
+    _address: int
+    _memory: torch.Tensor
+
     def __init__(self, arena: DeviceArena) -> None:
         self._arena = arena
         num_bytes = min(_LEAST_SCRATCH, arena.num_bytes // _SCRATCHES_OF_AN_ARENA)
-        self._part: _C.ArenaPart | None = arena.take(num_bytes, from_end=True)
+        self._hold(arena.take(num_bytes, from_end=True))
+
+    def _hold(self, part: _C.ArenaPart | None) -> None:
+        # What many verbs ask for, each of which asks a part but once.
+        self.num_bytes, self._part = 0, part
+        if part is not None:
+            self._address, self._memory = part.address, part.memory
+            self.num_bytes = part.num_bytes  # the last: an interrupt leaves nothing to take
 
     def take(self, *sizes: int, plans: Plans = ()) -> list[int]:
         """Addresses of pieces of so many bytes. Within a verb, once.
@@ -119,36 +131,29 @@ class Scratch:
             end += -(-size // _ALIGNMENT) * _ALIGNMENT
         if end > self.num_bytes:
             self._grow(end, plans)
-        assert self._part is not None
-        base = self._part.address
+        base = self._address
         return [base + offset for offset in offsets]
 
     def _grow(self, num_bytes: int, plans: Plans) -> None:
         kept = self.let_go()  # what is there is nobody's any more
         try:
             more = num_bytes + num_bytes // 8
-            self._part = self._arena.take(more, num_bytes, plans=plans, from_end=True)
+            self._hold(self._arena.take(more, num_bytes, plans=plans, from_end=True))
         except BatchMemoryError:
             self.take_again(kept)
             raise
 
     def let_go(self) -> int:
         """Gives its part back; how many bytes that had. Within a verb that has no piece of it."""
-        kept, self._part = self.num_bytes, None
+        kept = self.num_bytes
+        self._hold(None)
         return kept
 
     def take_again(self, num_bytes: int) -> None:
         """As much as it had, which is free."""
-        self._part = self._arena.find(num_bytes, from_end=True)
-
-    @property
-    def num_bytes(self) -> int:
-        """What it has now."""
-        return 0 if self._part is None else self._part.num_bytes
+        self._hold(self._arena.find(num_bytes, from_end=True))
 
     def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
         """uint8 view of a piece."""
-        assert self._part is not None
-        start = address - self._part.address
-        view: torch.Tensor = self._part.memory[start : start + num_bytes]
-        return view
+        start = address - self._address
+        return self._memory[start : start + num_bytes]
