@@ -1,5 +1,5 @@
 """Config: what a store is and its budgets, how much of the machine it may use. "1GiB" becomes a
-number of bytes here (parse_bytes). Frozen, keyword-only, checked when made.
+number of bytes here. Frozen, keyword-only, checked when made.
 
 Above it: `hps.ParameterServer`, the command line. Below it: nothing. This is the only file of hps
 that reads the environment.
@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hps.common.admission import Admission
+from hps.common.byte_sizes import parse_bytes
 from hps.common.control_group import core_limit
 from hps.common.expiry import Expiry, check_negative_rate
 from hps.common.field_checks import require_flag, require_number, require_path, require_whole
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from hps.common.row_layout import RowLayout
 
 _MAX_BFLOAT16 = float.fromhex("0x1.fep127")
-_MAX_SIZE = float(2**63 - 1024)
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+BATCH_SHARE = 8  # of a GPU's bytes, for batches
 _GPU_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 INSTRUCTION_SETS = ("auto", "avx512", "avx2", "plain")
 ROW_DTYPES = ("float32", "bfloat16")
@@ -47,33 +44,6 @@ MAX_TABLES = 1024
 MAX_THREADS = 64
 MAX_DEPTH = 8  # batches that a pipeline prepares ahead
 MAX_LOOKAHEAD = 64  # batches that it reads before they are fetched
-
-
-def parse_bytes(text: int | str, where: str = "bytes") -> int:
-    """A number of bytes from 1073741824, "1GiB", "1.5G", "800MB".
-
-    Raises:
-        ConfigError: not a positive size.
-
-    >>> parse_bytes("64KiB")
-    65536
-    """
-    if isinstance(text, Integral) and not isinstance(text, bool):
-        size = int(text)
-    else:
-        pattern = r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*"
-        match = re.fullmatch(pattern, text) if isinstance(text, str) else None
-        if match is None or match[2].upper() not in _UNITS:
-            raise ConfigError(
-                f"{where}={text!r} is not a size; write e.g. 1073741824, '1GiB', '800MB'"
-            )
-        number = float(match[1]) * _UNITS[match[2].upper()]
-        if number > _MAX_SIZE:  # also one that is infinite, which int() does not take
-            raise ConfigError(f"{where}={str(text)[:40]!r}: must be less than 8 EiB")
-        size = int(number)
-    if size <= 0:
-        raise ConfigError(f"{where}={text!r}: must be more than 0 bytes")
-    return size
 
 
 def kernel_cache_folder() -> Path:
@@ -273,18 +243,26 @@ class GpuCacheConfig:
     """Bytes of device memory for working rows, and the device.
 
     Args:
-        bytes: of the device's memory, the tables' shares of it summed.
+        bytes: of the device's memory: of rows, of which the tables have their shares, and of what
+            batches under way work on.
         device: "cuda:N", or "cpu": the same table, kernel for kernel, in host memory.
+        batch_bytes: of these, for batches: plans, sums of gradients, scratch. None: an eighth on a
+            GPU; none with "cpu", where batches take memory of the process as they need it, as with
+            a dram_cache (what is given is not for rows there, either). A batch that does not fit
+            is refused with a CapacityError that says what it needs.
 
     Raises:
         ConfigError: a field outside its limits.
 
     >>> GpuCacheConfig(bytes="8GiB").device
     'cuda:0'
+    >>> GpuCacheConfig(bytes="8GiB").rows_bytes
+    7516192768
     """
 
     bytes: int | str
     device: str = "cuda:0"
+    batch_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", parse_bytes(self.bytes, "GpuCacheConfig.bytes"))
@@ -292,6 +270,27 @@ class GpuCacheConfig:
             raise ConfigError(
                 f"GpuCacheConfig.device={self.device!r} must be 'cuda', 'cuda:N' or 'cpu'"
             )
+        if self.batch_bytes is None:
+            return
+        batch_bytes = parse_bytes(self.batch_bytes, "GpuCacheConfig.batch_bytes")
+        if batch_bytes >= int(self.bytes):
+            raise ConfigError(
+                f"GpuCacheConfig.batch_bytes={batch_bytes} is a part of GpuCacheConfig.bytes="
+                f"{self.bytes}, which must be larger: rows have what is left"
+            )
+        object.__setattr__(self, "batch_bytes", batch_bytes)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What batches have."""
+        if self.batch_bytes is not None:
+            return int(self.batch_bytes)
+        return 0 if self.device == "cpu" else int(self.bytes) // BATCH_SHARE
+
+    @property
+    def rows_bytes(self) -> int:
+        """What rows have."""
+        return int(self.bytes) - self.arena_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

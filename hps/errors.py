@@ -24,6 +24,11 @@ class CapacityError(HpsError):
     """A training batch whose rows cannot all be held at once; names both numbers."""
 
 
+class BatchMemoryError(CapacityError):
+    """The memory that a device has for batches is too small for these keys now; nothing was taken.
+    A pull or a push goes on in pieces."""
+
+
 class NonFiniteError(HpsError, ArithmeticError):
     """A gradient was NaN or infinite; no row was changed. Names table and key."""
 

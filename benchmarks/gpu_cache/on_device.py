@@ -22,6 +22,7 @@ from hps.gpu_cache.cuda_device import CudaDevice
 from hps.gpu_cache.device import Device
 from hps.gpu_cache.device_cache import DeviceCache
 from hps.gpu_cache.failures import Failures
+from hps.plan.sizes import PLAN_BYTES, SUMS_BYTES
 
 KEYS = 1 << 20  # a call
 HEADER_BYTES = 16
@@ -54,7 +55,9 @@ class Subject:
     ) -> None:
         where = device.torch_device
         self.device, self.dim, self.load, self.num_keys = device, dim, load, num_keys
-        self.cache = DeviceCache(device, Failures(device), cache_options(dim, rows))
+        most = max(num_keys, min(_FILL_KEYS, rows))  # a plan, and sums of these keys
+        arena_bytes = 2**22 + (2 * PLAN_BYTES + SUMS_BYTES + dim) * most
+        self.cache = DeviceCache(device, Failures(device, arena_bytes), cache_options(dim, rows))
         self.num_rows = int(self.cache.capacity_rows * min(load, 0.98))
         step = min(_FILL_KEYS, self.cache.capacity_rows // 8)
         for start in range(0, self.num_rows, step):

@@ -22,6 +22,7 @@ import torch
 import hps
 from benchmarks.common.keys import ZipfIds, hashed_keys
 from hps import _C
+from hps.plan.sizes import PLAN_BYTES, SUMS_BYTES
 
 CASES = ("hits", "misses")
 _WARM_UP = 5
@@ -48,6 +49,9 @@ class Steps:
         ]
         row_bytes = _C.row_layout(optimizer.kind, options.dim)["row_bytes"] + 5
         slots = 1.5 * options.rows if case == "hits" else 0.25 * options.rows
+        occurrences = options.tables * options.examples * _KEYS_A_BAG
+        a_key = PLAN_BYTES * (options.depth + 3) + SUMS_BYTES + 4 * options.dim
+        batch_bytes = 2**22 + a_key * occurrences
         config = hps.Config(
             path=folder / case,
             tables=tables,
@@ -55,7 +59,9 @@ class Steps:
                 bytes=int(2 * options.tables * options.rows * row_bytes) + 2**20
             ),
             gpu=hps.GpuCacheConfig(
-                bytes=int(options.tables * (slots * row_bytes + 65_536)), device=options.device
+                bytes=int(options.tables * (slots * row_bytes + 65_536)) + batch_bytes,
+                device=options.device,
+                batch_bytes=batch_bytes,
             ),
         )
         self.server = hps.ParameterServer(config)

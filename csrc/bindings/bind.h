@@ -5,6 +5,7 @@
 
 namespace hps {
 
+void BindArena(nanobind::module_& module);
 void BindBatchTransform(nanobind::module_& module);
 void BindDevicePlan(nanobind::module_& module);
 void BindDeviceVerbs(nanobind::module_& module);

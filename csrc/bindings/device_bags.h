@@ -165,6 +165,8 @@ class DeviceBags {
   std::vector<BagsOfPlan> tables;
   // Tensors that others may give back while queued work reads them.
   nb::list tensors;
+  // Of the arena, of which some of them are views; they live as long.
+  nb::list parts;
 
  private:
   static constexpr const char* kOffsets =

@@ -4,6 +4,7 @@
 // this lives, and as nobody resizes an array.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -51,6 +52,23 @@ class DeviceKeys {
     int64_t sum = 0;
     for (const KeysOfTable& one : tables) sum += one.count;
     return sum;
+  }
+  int64_t num_of_host() const {
+    int64_t sum = 0;
+    for (const KeysOfTable& one : tables) sum += one.is_on_device ? 0 : one.count;
+    return sum;
+  }
+  // Keys [first, first + size) of all tables behind each other, of the same tables.
+  DeviceKeys Piece(int64_t first, int64_t size) const {
+    DeviceKeys found = *this;
+    for (KeysOfTable& one : found.tables) {
+      const int64_t start = std::clamp<int64_t>(first, 0, one.count);
+      const int64_t end = std::clamp<int64_t>(first + size, 0, one.count);
+      first -= one.count;
+      one.data = static_cast<const uint64_t*>(one.data) + start;
+      one.count = end - start;
+    }
+    return found;
   }
 
   std::vector<KeysOfTable> tables;

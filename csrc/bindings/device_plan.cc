@@ -27,11 +27,24 @@ nb::bytes BytesOf(const DevicePlanState& plan) {
 }
 
 // Memory for a batch of so many keys: BatchArgs with its arrays' addresses.
-void SetArrays(DevicePlanState& plan, const nb::bytes& words, int64_t capacity, nb::object memory) {
+// Args:
+//   memory: of which `part` is a part.
+void SetArrays(DevicePlanState& plan, const nb::bytes& words, int64_t capacity, nb::object memory,
+               nb::object part) {
   CheckShape(words.size() == sizeof(plan.batch), "the bytes of BatchArgs are needed");
   std::memcpy(&plan.batch, words.c_str(), sizeof(plan.batch));
   plan.capacity = capacity;
   plan.memory.Set(std::move(memory));
+  plan.part = std::move(part);
+}
+
+// Memory for no batch: what it has is given back.
+void DropArrays(DevicePlanState& plan) {
+  plan.Clear();
+  plan.batch = {};
+  plan.capacity = -1;
+  plan.memory.Set(nb::none());
+  plan.part = nb::none();
 }
 
 void TakeNumbers(DevicePlanState& plan,
@@ -188,6 +201,11 @@ void SetReleased(const nb::list& plans) {
   }
 }
 
+// Nothing more is updated by the sums of plans.
+void EndUpdates(const nb::list& plans) {
+  for (const nb::handle one : plans) nb::cast<DevicePlanState*>(one)->EndUpdate();
+}
+
 void AppendMemory(const Owned<DeviceMemory>& memory, uint64_t stream, bool all, nb::list* found) {
   if (memory.ptr == nullptr) return;
   if (memory.ptr->IsNewTo(stream) || all) found->append(memory.owner);
@@ -227,7 +245,10 @@ void BindPlan(nb::module_& module) {
                      return plan.sums.ptr == nullptr ? nb::none() : plan.sums.owner;
                    })
       .def_prop_ro("batch", &BytesOf)
-      .def("set_arrays", &SetArrays, "batch"_a, "capacity"_a, "memory"_a)
+      .def("set_arrays", &SetArrays, "batch"_a, "capacity"_a, "memory"_a, "part"_a)
+      .def("drop_arrays", &DropArrays)
+      .def("clear", &DevicePlanState::Clear)
+      .def_ro("part", &DevicePlanState::part)
       .def_ro("capacity", &DevicePlanState::capacity)
       .def_rw("state", &DevicePlanState::state)
       .def_rw("epoch", &DevicePlanState::epoch)
@@ -272,6 +293,8 @@ void BindKeysAndBags(nb::module_& module) {
           "keys"_a)
       .def("__len__", [](const DeviceKeys& keys) { return keys.tables.size(); })
       .def_prop_ro("count", &DeviceKeys::count)
+      .def_prop_ro("num_of_host", &DeviceKeys::num_of_host)
+      .def("piece", &DeviceKeys::Piece, "first"_a, "count"_a)
       .def_prop_ro("lengths",
                    [](const DeviceKeys& keys) {
                      std::vector<int64_t> lengths;
@@ -292,6 +315,8 @@ void BindKeysAndBags(nb::module_& module) {
       .def("drop_empty", &DeviceBags::DropEmpty)
       .def("__len__", [](const DeviceBags& bags) { return bags.tables.size(); })
       .def("add_step", &DeviceBags::AddStep, "plan"_a, "lr"_a)
+      .def(
+          "keep", [](DeviceBags& bags, nb::object part) { bags.parts.append(part); }, "part"_a)
       .def_prop_ro("plans", &DeviceBags::Plans)
       .def_prop_ro("stacks",
                    [](const DeviceBags& bags) {
@@ -340,7 +365,8 @@ void BindDevicePlan(nb::module_& module) {
             std::copy(addresses.begin(), addresses.end(), layout->addresses);
             std::copy(room.begin(), room.end(), layout->room);
           },
-          "memory"_a, "addresses"_a, "room"_a);
+          "memory"_a, "addresses"_a, "room"_a)
+      .def_ro("num_pending", &SumsLayout::num_pending);
   BindKeysAndBags(module);
   module.def("start_windows", &StartWindows, "plans"_a, "pins"_a);
   module.def("note_found", &NoteFound, "plans"_a, "copy"_a.none());
@@ -352,6 +378,7 @@ void BindDevicePlan(nb::module_& module) {
   module.def("are_reservable", &AreReservable, "plans"_a);
   module.def("set_pinned", &SetPinned, "plans"_a);
   module.def("set_released", &SetReleased, "plans"_a);
+  module.def("end_updates", &EndUpdates, "plans"_a);
   module.def("memory_of", &MemoryOf, "plans"_a, "stream"_a, "all"_a);
 }
 

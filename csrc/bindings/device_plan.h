@@ -131,11 +131,11 @@ struct SumsLayout {
   Owned<DeviceMemory> memory;
   uint64_t addresses[kNumArrays];
   int64_t room[kNumArrays];
-  size_t num_tables = 0;
   // Of the last sum: what its updates read beside this memory, until all are queued; on which
   // stream it was queued.
   nb::object tensors = nb::none();
-  size_t num_pending = 0;
+  nb::object parts = nb::none();  // of the arena, of which some of them are views
+  size_t num_pending = 0;         // plans whose updates are to come
   uint64_t stream = 0;
 };
 
@@ -153,6 +153,9 @@ struct DevicePlanState {
   static constexpr uint64_t kMinIdTable = 64;
 
   explicit DevicePlanState(nb::object of) { table.Set(std::move(of)); }
+  ~DevicePlanState() { EndUpdate(); }
+  DevicePlanState(const DevicePlanState&) = delete;
+  DevicePlanState& operator=(const DevicePlanState&) = delete;
 
   // At least the keys of the batch; exact once the host knows how many there are.
   int64_t bound_of_unique() const { return known_unique < 0 ? num_occurrences : known_unique; }
@@ -199,8 +202,25 @@ struct DevicePlanState {
   // Nothing more is queued that reads of the last sum for it. Of the last plan of that sum what its
   // tables' updates read, to be kept until they are queued; else None.
   nb::object EndUpdate() {
-    if (!std::exchange(is_summed, false) || --sums.ptr->num_pending > 0) return nb::none();
-    return std::exchange(sums.ptr->tensors, nb::none());
+    nb::object kept = nb::none();
+    if (!std::exchange(is_summed, false)) return kept;
+    if (--sums.ptr->num_pending == 0) {
+      kept = std::exchange(sums.ptr->tensors, nb::none());
+      sums.ptr->parts = nb::none();
+    }
+    sums.Set(nb::none());
+    return kept;
+  }
+  // A batch without keys, of which nothing is known; it holds nothing.
+  void Clear() {
+    state = PlanState::kKeys;
+    num_occurrences = first = count = known_unique = 0;
+    has_rows = 0;
+    pins_if_whole = false;
+    ForgetNumbers();
+    victims = missing = given = nb::none();
+    pooling = {};
+    EndUpdate();
   }
   int64_t num_missing() const { return num_occurrences == 0 ? 0 : numbers.num_missing; }
   // A look-up that was to pin has ended, and its numbers are known: true if it has pinned.
@@ -220,7 +240,8 @@ struct DevicePlanState {
   }
 
   Owned<DeviceTable> table;
-  Owned<DeviceMemory> memory;  // of the batch's arrays
+  Owned<DeviceMemory> memory;    // of which the batch's arrays are a part
+  nb::object part = nb::none();  // that part, an ArenaPart
   BatchArgs batch = {};
   int64_t capacity = -1;  // keys that the arrays have room for
   PlanState state = PlanState::kKeys;

@@ -34,14 +34,32 @@ int64_t Aligned(int64_t floats) {
 struct SumSizesOfTable {
   int64_t length, bound, rows, weights, floats[2];  // rows of kRunSums; of that and kDivided
 
-  explicit SumSizesOfTable(const BagsOfPlan& bags) {
-    const int64_t dim = bags.plan->table.ptr->args.dim;
-    length = bags.plan->num_occurrences;
-    bound = bags.plan->bound_of_unique();
+  // Args:
+  //   num_weights: of occurrences.
+  //   num_divided: bags whose gradients are divided by their lengths.
+  SumSizesOfTable(const DevicePlanState& plan, int64_t num_weights, int64_t num_divided) {
+    const int64_t dim = plan.table.ptr->args.dim;
+    length = plan.num_occurrences;
+    bound = plan.bound_of_unique();
     rows = NumRows(length);
-    weights = bags.weights != nullptr ? length : 0;
+    weights = num_weights;
     floats[0] = Aligned(rows * dim);
-    floats[1] = bags.is_mean && bags.offsets != nullptr ? Aligned(bags.num_bags * dim) : 0;
+    floats[1] = Aligned(num_divided * dim);
+  }
+  explicit SumSizesOfTable(const BagsOfPlan& bags)
+      : SumSizesOfTable(*bags.plan, bags.weights != nullptr ? bags.plan->num_occurrences : 0,
+                        bags.is_mean && bags.offsets != nullptr ? bags.num_bags : 0) {}
+
+  void AddTo(std::vector<int64_t>* sizes) const {
+    for (const auto array : {SumsLayout::kArrived, SumsLayout::kUnordered, SumsLayout::kRows}) {
+      (*sizes)[array] += length;
+    }
+    (*sizes)[SumsLayout::kKeys] += bound;
+    (*sizes)[SumsLayout::kArrivals] += rows;
+    (*sizes)[SumsLayout::kRowKeys] += rows;
+    (*sizes)[SumsLayout::kWeights] += weights;
+    (*sizes)[SumsLayout::kRunSums] += floats[0];
+    (*sizes)[SumsLayout::kDivided] += floats[1];
   }
 };
 
@@ -62,13 +80,18 @@ void CheckGradients(const BagsOfPlan& bags) {
 
 int64_t DeviceVerbs::Prepare(const nb::list& plans, const DeviceKeys& keys) const {
   CheckShape(plans.size() == keys.tables.size(), "keys of each plan are needed");
-  int64_t of_host = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
-    const KeysOfTable& own = keys.tables[i];
     auto* const plan = nb::cast<DevicePlanState*>(plans[i]);
     if (plan->state != PlanState::kKeys && plan->state != PlanState::kFound) {
       throw nb::value_error("a plan that holds rows is to be made of other keys");
     }
+    const int64_t count = keys.tables[i].count;
+    if (count > plan->capacity) nb::handle(plans[i]).attr("grow")(count);
+    CheckShape(plan->capacity >= count, "memory for the keys is needed");
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const KeysOfTable& own = keys.tables[i];
+    auto* const plan = nb::cast<DevicePlanState*>(plans[i]);
     plan->state = PlanState::kKeys;
     plan->num_occurrences = own.count;
     plan->first = plan->count = 0;
@@ -80,27 +103,19 @@ int64_t DeviceVerbs::Prepare(const nb::list& plans, const DeviceKeys& keys) cons
     plan->victims = plan->missing = plan->incoming = nb::none();
     plan->NoteGiven(own);
     plan->pooling = {};
-    if (own.count > plan->capacity) {
-      nb::handle(plans[i]).attr("grow")(own.count + own.count / 8);
-    }
-    CheckShape(plan->capacity >= own.count, "memory for the keys is needed");
     plan->batch.num_occurrences = own.count;
     plan->batch.id_mask = DevicePlanState::IdEntries(own.count) - 1;
-    if (!own.is_on_device) of_host += own.count;
   }
-  return of_host;
+  return keys.num_of_host();
 }
 
 std::vector<uint64_t> DeviceVerbs::Addresses(const DeviceKeys& keys, uint64_t copied,
                                              uint64_t stream) const {
-  size_t of_host = 0;
-  for (const KeysOfTable& one : keys.tables) {
-    if (!one.is_on_device) of_host += static_cast<size_t>(one.count);
-  }
+  const auto of_host = static_cast<size_t>(keys.num_of_host());
   std::vector<uint64_t> addresses;
   addresses.reserve(keys.tables.size());
   const BlockRing::Piece piece =
-      of_host == 0 ? BlockRing::Piece{} : ring_->Take(of_host * sizeof(uint64_t));
+      of_host == 0 ? BlockRing::Piece{} : ring_->Take(of_host * sizeof(uint64_t), false);
   size_t used = 0;
   for (const KeysOfTable& one : keys.tables) {
     if (one.is_on_device) {
@@ -280,31 +295,17 @@ std::vector<int64_t> DeviceVerbs::SumSizes(const DeviceBags& bags) const {
   std::vector<int64_t> sizes(SumsLayout::kNumArrays);
   for (const BagsOfPlan& one : bags.tables) {
     CheckGradients(one);
-    const SumSizesOfTable own(one);
-    for (const auto array : {SumsLayout::kArrived, SumsLayout::kUnordered, SumsLayout::kRows}) {
-      sizes[array] += own.length;
-    }
-    sizes[SumsLayout::kKeys] += own.bound;
-    sizes[SumsLayout::kArrivals] += own.rows;
-    sizes[SumsLayout::kRowKeys] += own.rows;
-    sizes[SumsLayout::kWeights] += own.weights;
-    sizes[SumsLayout::kRunSums] += own.floats[0];
-    sizes[SumsLayout::kDivided] += own.floats[1];
+    SumSizesOfTable(one).AddTo(&sizes);
   }
   return sizes;
 }
 
-nb::object DeviceVerbs::LayoutOf(const DeviceBags& bags, const std::vector<int64_t>& sizes) const {
-  CheckShape(sizes.size() == SumsLayout::kNumArrays, "the size of each array is needed");
-  const SumsLayout* const held = bags.tables[0].plan->sums.ptr;
-  if (held == nullptr || held->num_tables != bags.tables.size()) return nb::none();
-  for (const BagsOfPlan& one : bags.tables) {
-    if (one.plan->sums.ptr != held) return nb::none();
+std::vector<int64_t> DeviceVerbs::SizesToSum(const nb::list& plans) const {
+  std::vector<int64_t> sizes(SumsLayout::kNumArrays);
+  for (const nb::handle one : plans) {
+    SumSizesOfTable(*nb::cast<DevicePlanState*>(one), 0, 0).AddTo(&sizes);
   }
-  for (size_t array = 0; array < sizes.size(); ++array) {
-    if (held->room[array] < sizes[array]) return nb::none();
-  }
-  return bags.tables[0].plan->sums.owner;
+  return sizes;
 }
 
 std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object given,
@@ -361,8 +362,9 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     weight += own.weights;
     for (int array = 0; array < 2; ++array) floats[array] += own.floats[array];
   }
-  layout->num_tables = layout->num_pending = bags.tables.size();
+  layout->num_pending = bags.tables.size();
   layout->tensors = bags.tensors;
+  layout->parts = bags.parts;
   layout->stream = stream;
   return block;
 }
@@ -450,7 +452,7 @@ void BindDeviceVerbs(nb::module_& module) {
            "stream"_a, nb::keep_alive<0, 1>())
       .def("pool", &DeviceVerbs::Pool, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("sum_sizes", &DeviceVerbs::SumSizes, "bags"_a)
-      .def("layout_of", &DeviceVerbs::LayoutOf, "bags"_a, "sizes"_a)
+      .def("sizes_to_sum", &DeviceVerbs::SizesToSum, "plans"_a)
       .def("sum", &DeviceVerbs::Sum, "bags"_a, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("try_updates", &DeviceVerbs::Try, "bags"_a, "stream"_a, nb::keep_alive<0, 1>())
       .def("note_failure", &DeviceVerbs::NoteFailure, "block"_a, "failure"_a)

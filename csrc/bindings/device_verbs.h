@@ -57,8 +57,9 @@ class DeviceVerbs {
 
   // The elements of each array of SumsLayout that sums of these gradients need.
   std::vector<int64_t> SumSizes(const DeviceBags& bags) const;
-  // The memory of the plans' last sums, if it is one and has room; else None.
-  nb::object LayoutOf(const DeviceBags& bags, const std::vector<int64_t>& sizes) const;
+  // The same of a step to come of plans whose gradients nobody has yet: weighted bags and means
+  // need more.
+  std::vector<int64_t> SizesToSum(const nb::list& plans) const;
   // Readies the plans for an update by these gradients, which stay as they are until it is queued.
   // Launches: bags; keys; bags; rows of run sums, and keys; the same.
   std::unique_ptr<TableBlock> Sum(const DeviceBags& bags, nb::object layout, uint64_t stream);

@@ -93,12 +93,12 @@ void Launcher::Copy(uint64_t target, const void* source, size_t bytes, uint64_t 
   RequireDone(copy_(target, source, bytes, reinterpret_cast<void*>(stream)), "a copy");
 }
 
-BlockRing::Piece BlockRing::Take(size_t bytes) {
+BlockRing::Piece BlockRing::Take(size_t bytes, bool goes_there) {
   const size_t needed = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (size_ - used_ < needed) {
     size_ = used_ = 0;  // also where an interrupt ends the call, after which the rest is not ours
     const auto [pinned, on_device, size] =
-        nb::cast<std::tuple<uint64_t, uint64_t, size_t>>(next_(needed));
+        nb::cast<std::tuple<uint64_t, uint64_t, size_t>>(next_(needed, goes_there));
     CheckShape(size >= needed, "a chunk of so many bytes is needed");
     pinned_ = reinterpret_cast<uint8_t*>(pinned);
     on_device_ = on_device;
@@ -119,7 +119,7 @@ TableBlock::TableBlock(Launcher* launcher, BlockRing* ring, uint64_t stream, siz
       ends_bytes_(num_tables * num_launches * sizeof(int64_t)),
       more_at_(ends_bytes_ + num_tables * args_bytes),
       bytes_(more_at_ + more_bytes),
-      piece_(ring->Take(bytes_)) {
+      piece_(ring->Take(bytes_, true)) {
   CheckShape(num_tables > 0 && num_launches > 0, "a table and a launch are needed");
 }
 

@@ -73,12 +73,15 @@ class BlockRing {
     uint64_t on_device;
   };
   // With the GIL, within a verb.
-  Piece Take(size_t bytes);
+  // Args:
+  //   goes_there: what is written goes to the piece's place on the device; else to another place.
+  Piece Take(size_t bytes, bool goes_there);
 
  private:
   static constexpr size_t kAlignment = 256;
 
-  nb::object next_;  // next(bytes) -> (address of pinned memory, address on the device, bytes)
+  // next(bytes, goes_there) -> (address of pinned memory, address on the device, bytes)
+  nb::object next_;
   uint8_t* pinned_ = nullptr;
   uint64_t on_device_ = 0;
   size_t size_ = 0, used_ = 0;

@@ -19,6 +19,7 @@ NB_MODULE(_C, module) {
   // An autograd graph that lives until Python ends keeps a plan and its cache alive; that is no
   // leak.
   nb::set_leak_warnings(false);
+  hps::BindArena(module);
   hps::BindBatchTransform(module);
   hps::BindDevicePlan(module);
   hps::BindLauncher(module);

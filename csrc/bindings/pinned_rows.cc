@@ -234,6 +234,8 @@ void GiveUpPlans(const nb::list& rows, size_t most_idle) {
     auto* const held = nb::cast<HeldRows*>(one);
     if (held->plan.is_none()) continue;
     const nb::object plan = std::exchange(held->plan, nb::none());
+    DevicePlanState* of_device = nullptr;  // of a step that was refused, sums are for nothing
+    if (nb::try_cast(plan, of_device, false)) of_device->EndUpdate();
     if (PySet_Discard(GetField(held->stack, names.plans_in_flight).ptr(), plan.ptr()) < 0) {
       throw nb::python_error();
     }

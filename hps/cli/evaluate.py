@@ -89,8 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
             "--server or --model"
         )
     check_which(arguments)
-    if remote is not None and (arguments.gpu or arguments.device):
-        raise ConfigError("--gpu and --device are the servers' own; leave them out with --server")
+    if remote is not None and (arguments.gpu or arguments.gpu_batches or arguments.device):
+        raise ConfigError(
+            "--gpu, --gpu-batches and --device are the servers' own; leave them out with --server"
+        )
     gpu = gpu_of(arguments)
     from hps.train import (  # torch takes its time to import
         evaluate_published,

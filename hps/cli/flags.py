@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from hps.cli.output import checkpoint_name
-from hps.config import parse_bytes
+from hps.common.byte_sizes import parse_bytes
 from hps.errors import ConfigError
 from hps.options import values
 from hps.options.data import DELIMITER_HELP as DELIMITER_HELP
 from hps.options.run import DRAM_HELP as DRAM_HELP
+from hps.options.run import GPU_BATCHES_HELP as GPU_BATCHES_HELP
 
 # argparse gives these no public names.
 Flags: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of its flags

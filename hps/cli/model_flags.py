@@ -25,6 +25,7 @@ def add_model_flags(parser: flags.Flags) -> None:
     )
     add("--dram", type=flags.dram, default="256MiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--gpu-batches", type=flags.size, metavar="BYTES", help=flags.GPU_BATCHES_HELP)
     add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
     add("--format", choices=FORMATS, help="format of DATA; must be that of the training")
     add("--delimiter", type=flags.word, metavar="C", help=flags.DELIMITER_HELP)
@@ -41,10 +42,13 @@ def gpu_of(arguments: argparse.Namespace) -> GpuCacheConfig | None:
     """The GPU tier that was asked for.
 
     Raises:
-        ConfigError: a device without a budget.
+        ConfigError: a device, or a part of a budget, without a budget.
     """
     if arguments.gpu is not None:
-        return GpuCacheConfig(bytes=arguments.gpu, device=arguments.device or "cuda:0")
+        device, batches = arguments.device or "cuda:0", arguments.gpu_batches
+        return GpuCacheConfig(bytes=arguments.gpu, device=device, batch_bytes=batches)
+    if arguments.gpu_batches is not None:
+        raise ConfigError("--gpu-batches is a part of the GPU tier's budget; give that (--gpu) too")
     if arguments.device is not None:
         raise ConfigError(
             f"--device {arguments.device} is that of the GPU tier; give its budget (--gpu) too"

@@ -12,13 +12,13 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from hps.cli import flags
+from hps.common.byte_sizes import parse_bytes
 from hps.config import (
     MAX_DIM,
     MAX_TABLES,
     DramCacheConfig,
     GpuCacheConfig,
     num_cores,
-    parse_bytes,
 )
 from hps.errors import ConfigError
 
@@ -141,7 +141,11 @@ def _location(arguments: argparse.Namespace) -> "StoreLocation":
 
     gpu = None
     if arguments.gpu is not None:
-        gpu = GpuCacheConfig(bytes=arguments.gpu, device=arguments.device)
+        gpu = GpuCacheConfig(
+            bytes=arguments.gpu, device=arguments.device, batch_bytes=arguments.gpu_batches
+        )
+    elif arguments.gpu_batches is not None:
+        raise ConfigError("--gpu-batches is a part of the GPU tier's budget; give that (--gpu) too")
     return StoreLocation(
         path=arguments.store,
         dram=DramCacheConfig(bytes=arguments.dram),
@@ -219,6 +223,7 @@ def _add_store_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--gpu-batches", type=flags.size, metavar="BYTES", help=flags.GPU_BATCHES_HELP)
     add("--device", type=flags.device, default="cuda:0", help="device of --gpu: cuda:N or cpu")
     add(
         "--table",

@@ -177,6 +177,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--dram", type=flags.dram, default="1GiB", metavar="BYTES", help=flags.DRAM_HELP)
     add("--gpu", type=flags.size, metavar="BYTES", help="GPU memory for rows; no GPU if not given")
+    add("--gpu-batches", type=flags.size, metavar="BYTES", help=flags.GPU_BATCHES_HELP)
     add("--device", type=flags.device, help="device of --gpu and of the model: cuda:N or cpu")
     add(
         "--max-batch",

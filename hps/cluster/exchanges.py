@@ -5,7 +5,7 @@ Above it: rows.py, rounds.py, table_verbs.py. Below it: cluster/exchange, one cl
 that travels; the rank's own server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
@@ -43,6 +43,7 @@ from hps.common.wire import Wire
 from hps.config import TableConfig
 from hps.contracts.reads import in_words
 from hps.errors import ConfigError, no_such_table
+from hps.gpu_cache.peer_keys import PeerKeys
 from hps.gpu_cache.peers import Peers
 from hps.parameter_server.server import ParameterServer
 
@@ -81,6 +82,7 @@ class Exchanges:
         self.host_division = HostDivision(self.plans)
         self.division: Division = self.host_division
         self.fetcher: RowFetching
+        self._peers: Peers | None = None  # of rows on a device
         sums: Sums
         if caches is None or world.size == 1:
             floats = FloatExchange(world.rows, row_wire)
@@ -94,8 +96,8 @@ class Exchanges:
                     f"ClusterConfig.hot_rows (--hot-rows) is {options.hot_rows}, and the rows lie "
                     "on a device, of which no rank keeps copies; give 0"
                 )
-            peers = Peers(cast("DeviceBatch", caches.verbs), world.size)
             lock = local.parts.tables.lock
+            self._peers = peers = Peers(cast("DeviceBatch", caches.verbs), world.size, lock)
             dims = {name: table.dim for name, table in tables.items()}
             self.fetcher = DeviceFetcher(peers, world.rows, row_wire, lock, local.device)
             self.division = DeviceDivision(peers, dims, local.device)
@@ -138,6 +140,15 @@ class Exchanges:
             heads = exchange_heads(control, list(self.tables), own)
             counts = counts_of_tables(heads, list(self.tables))
             return swap_keys(control, own, counts)
+
+    def make_room(self, keys: Sequence[AnyOwnKeys]) -> None:
+        """Sees to it that a device has memory for the sums of gradients by keys of this rank.
+
+        Raises:
+            BatchMemoryError: it has not.
+        """
+        if self._peers is not None:
+            self._peers.make_room([one for one in keys if isinstance(one, PeerKeys)])
 
     def rows_change(self) -> None:
         """By something else than a step: what other ranks hold of them is no longer what they are.

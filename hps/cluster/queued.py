@@ -35,6 +35,7 @@ class QueuedRanks:
     def pinning(self, keys: Mapping[str, AnyArray]) -> Mapping[str, PinnedRows]:
         """As QueuedServer has it."""
         exchanged = _exchanged(keys)
+        self._rows.make_room(exchanged)
         pinned = self._local.pinning({table: own.at_rows for table, own in exchanged.items()})
         return {
             table: self._rows.rows_of(table, exchanged[table], one) for table, one in pinned.items()

@@ -5,7 +5,7 @@ exchanges.py (what travels), cluster/world/together.py (what all ranks do as one
 server.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hps.cluster.exchange.cluster_rows import ClusterRows
@@ -41,6 +41,14 @@ class RowVerbs:
         self._together = together
         self._exchanges = exchanges
         self.num_steps = 0  # that were applied
+
+    def make_room(self, exchanged: Mapping[str, ExchangedKeys]) -> None:
+        """Sees to it that a device has memory for the sums of this rank's gradients by those keys.
+
+        Raises:
+            BatchMemoryError: it has not.
+        """
+        self._exchanges.make_room([keys.own for keys in exchanged.values()])
 
     def pull(
         self, table: str, keys: AnyArray, out: AnyArray | None = None, create: bool = False

@@ -327,6 +327,9 @@ class QueuedCache(Protocol[Plan_contra]):
     def ask(self, keys: Keys) -> Callable[[], NDArray[np.uint8]]:
         """Queues `contains`; what it returns waits, and needs no lock."""
 
+    def spare(self, plan: Plan_contra) -> None:
+        """Gives the memory of a plan back that nobody works on; of no keys from now on."""
+
 
 @runtime_checkable
 class CountingCache(Protocol[Plan_contra]):

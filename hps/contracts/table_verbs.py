@@ -57,9 +57,24 @@ class RowsOfTable(NamedTuple):
     create: bool = False
 
 
+class BatchMemory(NamedTuple):
+    """What a device has for what batches work on.
+
+    Args:
+        num_bytes: of it.
+        used_bytes: that batches have now.
+        peak_bytes: that they have had at once so far.
+    """
+
+    num_bytes: int
+    used_bytes: int
+    peak_bytes: int
+
+
 class TableVerbs(Protocol):
     """Of caches of one device, no cache twice in a call. None waits for the device but where that
-    is said."""
+    is said. BatchMemoryError of look_up, pin_found and sum_gradients: the device's memory for
+    batches is too small; nothing was taken and no row changed."""
 
     @property
     def has_failed(self) -> bool:
@@ -69,6 +84,14 @@ class TableVerbs(Protocol):
     def keys_of(self, keys: Sequence[AnyArray]) -> _C.DeviceKeys | None:
         """Keys of several tables as the verbs take them: uint64 or int64 [L] in one piece, tensors
         of the device or tensors or arrays of the host; None if some are not so."""
+
+    @property
+    def memory(self) -> BatchMemory:
+        """Of the device, for batches."""
+
+    def on_shortage(self, spare: Callable[[Sequence[BatchPlan]], None]) -> None:
+        """`spare` is called when there is too little of it, within a verb: it drops plans that
+        nobody needs, but for those that it is given."""
 
     def ask(
         self, caches: Sequence[AnyRowCache], keys: _C.DeviceKeys

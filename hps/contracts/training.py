@@ -35,7 +35,11 @@ class Ranks(Protocol):
         """True if it is on any rank; every rank calls it."""
 
     def divide(self, keys: Mapping[str, AnyArray]) -> Mapping[str, object]:
-        """What `exchange` wants, of a batch's keys by table; waits for no other rank."""
+        """What `exchange` wants, of a batch's keys by table; waits for no other rank.
+
+        Raises:
+            BatchMemoryError: a device has too little memory for it now; nothing was taken.
+        """
 
     def exchange(self, own: Mapping[str, object] | None) -> Mapping[str, object] | None:
         """What `want`, `warm` and `pin` want instead of bare keys, by table; waits for the other

@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 import torch
 
+from hps import _C
 from hps.common.arrays import AnyArray
 from hps.gpu_cache.device_plan import DevicePlan
 
@@ -32,8 +33,8 @@ class BatchedCache(Protocol):
     def let_go(self, plan: DevicePlan) -> None:
         """Notes that a plan pins nothing."""
 
-    def input(self, values: AnyArray) -> torch.Tensor:
-        """Values of the device, or of the host, which are copied there."""
+    def input(self, values: AnyArray, plan: DevicePlan) -> tuple[torch.Tensor, _C.ArenaPart | None]:
+        """Values of the device, or of the host, which are copied there; and what keeps them."""
 
     def check_floats(self, values: AnyArray, shape: tuple[int, ...], what: str) -> None:
         """ValueError unless they are of that shape."""

@@ -36,7 +36,7 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyR
     """
     assert config.gpu is not None, "there is no gpu_cache without Config.gpu"
     build = make or _maker(config.gpu, config.num_threads())
-    shares = config.shares(int(config.gpu.bytes))
+    shares = config.shares(config.gpu.rows_bytes)
     caches = {}
     for table in config.tables:
         try:
@@ -44,8 +44,9 @@ def make_gpu_caches(config: Config, make: Maker | None = None) -> dict[str, AnyR
         except ConfigError as error:
             raise ConfigError(
                 f"table {table.name!r} on {config.gpu.device}: {error}; GpuCacheConfig.bytes "
-                f"(--gpu) is {config.gpu.bytes}, the table's share {table.share:g} of "
-                f"{sum(each.share for each in config.tables):g}"
+                f"(--gpu) is {config.gpu.bytes}, "
+                f"{config.gpu.arena_bytes} of them for batches, the table's share {table.share:g} "
+                f"of {sum(each.share for each in config.tables):g}"
             ) from error
     return caches
 
@@ -86,7 +87,7 @@ def _maker(gpu: GpuCacheConfig, num_threads: int) -> Maker:
     from hps.gpu_cache.failures import Failures
 
     device = CudaDevice(gpu.device)
-    failures = Failures(device)
+    failures = Failures(device, gpu.arena_bytes)
 
     def made(options: CacheOptions) -> RowCache[DevicePlan]:
         return DeviceCache(device, failures, options)

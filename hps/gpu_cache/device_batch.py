@@ -2,14 +2,15 @@
 
 Above it: device_cache.py, whose verbs are the case of one table; the server's batches, for a whole
 step (hps/contracts/table_verbs.py). Below it: hps._C.DeviceVerbs, which packs what the kernels are
-given in a call for all tables, and launches them; ring.py, device_sums.py. Tables of several
-optimizers are tried and applied by a launch for each kind of optimizer among them: one kernel for
-all would take the registers of the greediest.
+given in a call for all tables, and launches them; ring.py, device_sums.py, arena.py, of whose parts
+they and plans are. Tables of several optimizers are tried and applied by a launch for each kind of
+optimizer among them: one kernel for all would take the registers of the greediest.
 
 What work that is queued does to pins and slots is noted in the native call that queues it: an
 interrupt may come between any two others.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -22,15 +23,18 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.arrays import AnyArray
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
-from hps.contracts.table_verbs import BagsOfTable, RowsOfTable
+from hps.contracts.table_verbs import BagsOfTable, BatchMemory, RowsOfTable
+from hps.errors import BatchMemoryError
+from hps.gpu_cache.arena import DeviceArena
 from hps.gpu_cache.batched_cache import BatchedCache, cache_of
 from hps.gpu_cache.device import Device, HostCopy, Memory
-from hps.gpu_cache.device_plan import DevicePlan, State
+from hps.gpu_cache.device_plan import DevicePlan, State, plan_bytes
 from hps.gpu_cache.device_reserve import Reserves
-from hps.gpu_cache.device_sums import SumsArena
+from hps.gpu_cache.device_sums import SumsRoom, sums_bytes
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.ring import Chunks, Scratch
 
+_ASKED_BYTES, _ASKED_MORE = 9, 512  # of scratch, for a key that is asked for, and for all
 _MOVED = "rows that may have moved"
 _KEYS_NEEDED = "keys must be int64 or uint64 [L] in one piece: a tensor of the device, or an array"
 _DLPACK_KINDS = {"cpu": 1, "cuda": 2}
@@ -50,9 +54,11 @@ class DeviceBatch:
         self.order = self._order = failures.order
         place = device.torch_device
         self._place = (_DLPACK_KINDS[place.type], place.index or 0)
-        self._scratch = Scratch(device)
-        with self._order.verb():
-            self._chunks = Chunks(device, self._order)
+        self.arena = self._arena = failures.arena
+        self.scratch = self._scratch = Scratch(self._arena)
+        self._sums = SumsRoom(self._arena)
+        _keep_tidy(self._arena, self)
+        self._chunks = Chunks(device, self._arena, self._order)
         ring = _C.BlockRing(self._chunks.next)
         self._native = _C.DeviceVerbs(device.launcher, ring, *self._place)
         self._reserves = Reserves(device, self._order, self._native)
@@ -64,6 +70,27 @@ class DeviceBatch:
     def has_failed(self) -> bool:
         """See TableVerbs."""
         return self._failures.is_seen
+
+    @property
+    def memory(self) -> BatchMemory:
+        """See TableVerbs."""
+        arena = self._arena
+        return BatchMemory(arena.num_bytes, arena.used_bytes, arena.peak_bytes)
+
+    def on_shortage(self, spare: Callable[[Sequence[BatchPlan]], None]) -> None:
+        """See TableVerbs."""
+        self._arena.on_shortage.append(
+            cast("Callable[[Sequence[_C.DevicePlanState]], None]", spare)
+        )
+
+    def tidy(self) -> None:
+        """What is kept from batch to batch goes to the end of the arena. Within a verb for which
+        nothing was taken of that."""
+        if self._sums.is_busy:
+            return
+        scratch, sums = self._scratch.let_go(), self._sums.let_go()
+        self._scratch.take_again(scratch)
+        self._sums.take_again(sums)
 
     def keys_of(self, keys: Sequence[AnyArray]) -> _C.DeviceKeys | None:
         """See TableVerbs."""
@@ -81,17 +108,25 @@ class DeviceBatch:
         self, caches: Sequence[AnyRowCache], keys: _C.DeviceKeys
     ) -> Callable[[], NDArray[np.uint8]]:
         """See TableVerbs."""
-        count = keys.count
-        if count == 0:
+        if keys.count == 0:
             return lambda: np.empty(0, np.uint8)
         tables = list(cast("Sequence[_C.DeviceTable]", caches))
         with self._verb([], *[table.piece for table in tables], *keys.tensors):
-            presence, copied = self._scratch.take(count, 8 * count)
-            base = self._scratch.address
-            stream = self._device.stream()
-            block = self._native.contains(tables, keys, base + presence, base + copied, stream)
-            block.launch("Contains", 0)
-            return HostCopy(self._device, self._scratch.tensor(presence, count)).wait
+            try:
+                return self._ask(tables, keys).wait
+            except BatchMemoryError:  # batches under way have what all would need: in pieces
+                most = max(1, (self._scratch.num_bytes - _ASKED_MORE) // _ASKED_BYTES)
+            parts = [keys.piece(first, most) for first in range(0, keys.count, most)]
+            copies = [self._ask(tables, part) for part in parts]
+        return lambda: np.concatenate([copy.wait() for copy in copies])
+
+    def _ask(self, tables: list[_C.DeviceTable], keys: _C.DeviceKeys) -> HostCopy:
+        """Within a verb."""
+        presence, copied = self._scratch.take(keys.count, 8 * keys.num_of_host)
+        stream = self._device.stream()
+        block = self._native.contains(tables, keys, presence, copied, stream)
+        block.launch("Contains", 0)
+        return HostCopy(self._device, self._scratch.tensor(presence, keys.count))
 
     def ask_one(self, cache: AnyRowCache, keys: AnyArray) -> Callable[[], NDArray[np.uint8]]:
         """`ask` of one table."""
@@ -125,11 +160,24 @@ class DeviceBatch:
         return self._verb(plans, *keys.tensors)
 
     def _make_plans(self, plans: list[DevicePlan], keys: _C.DeviceKeys) -> None:
-        num_copied = self._native.prepare(plans, keys)
-        [copied] = self._scratch.take(8 * num_copied)
-        stream = self._device.stream()
-        block = self._native.place(plans, keys, self._scratch.address + copied, stream)
+        try:
+            num_copied = self._native.prepare(plans, keys)
+            [copied] = self._scratch.take(8 * num_copied, plans=plans)
+            block = self._native.place(plans, keys, copied, self._device.stream())
+        except BatchMemoryError as error:
+            self._forget(plans)
+            raise self.refused(keys.lengths) from error
+        except BaseException:
+            self._forget(plans)
+            raise
         block.launch("BeginPlan", 0, "PlaceKey", 1, "ListFirst", 2, "NumberKey", 1)
+
+    @staticmethod
+    def _forget(plans: list[DevicePlan]) -> None:
+        """Plans whose keys were not numbered have none."""
+        for plan in plans:
+            if plan.state in (State.KEYS, State.FOUND):
+                plan.clear()
 
     def find(self, plans: Sequence[DevicePlan]) -> None:
         """Looks each plan's window up, which was set."""
@@ -140,8 +188,8 @@ class DeviceBatch:
         num_bytes = self._numbers_bytes * len(plans)
         # May find no memory; nothing is queued by then, so that nothing is half done.
         host = self._device.empty_pinned(num_bytes)
-        [told] = self._scratch.take(num_bytes)
-        block = self._native.find(plans, self._scratch.address + told, self._device.stream())
+        [told] = self._scratch.take(num_bytes, plans=plans)
+        block = self._native.find(plans, told, self._device.stream())
         queue = partial(block.launch, "FindSlot", 0, "ListMissing", 1, "EndFind", 2)
         _C.call_all([queue, partial(_C.note_found, plans, None)])
         # Where an interrupt leaves this out, who needs the numbers asks for them.
@@ -182,7 +230,38 @@ class DeviceBatch:
         """See TableVerbs."""
         given = list(cast("Sequence[DevicePlan]", plans))
         self._take_numbers(given)
+        self.make_room(given)
         return cast("list[BatchPlan]", _C.end_pinning(given))
+
+    def make_room(self, plans: list[DevicePlan]) -> None:
+        """For the sums of a step with these plans, whose numbers are known: it is not to fail for
+        want of memory. Means and weights of bags, of which a plan knows nothing, may need more.
+
+        Raises:
+            BatchMemoryError: there is not as much.
+        """
+        sizes = self._native.sizes_to_sum(plans)
+        if self._sums.has_room(sizes):
+            return
+        try:
+            with self._verb(plans):
+                self._sums.make(sizes, plans)
+        except BatchMemoryError as error:
+            raise self.refused([plan.num_occurrences for plan in plans], sizes) from error
+
+    def refused(self, lengths: Sequence[int], sizes: Sequence[int] = ()) -> BatchMemoryError:
+        """That the memory for batches is too small for plans of so many keys, and, if sizes of
+        arrays are given, for their sums."""
+        args, arena = self._device.args, self._arena
+        of_plans = sum(plan_bytes(args, length) for length in lengths)
+        sums = f" and {sums_bytes(sizes)} for the sums of its step" if sizes else ""
+        return BatchMemoryError(
+            f"a batch of {sum(lengths)} keys in {len(lengths)} tables needs {of_plans} bytes for "
+            f"its plans{sums}; {self._device.torch_device} has {arena.num_bytes} bytes for all "
+            f"batches, of which {arena.used_bytes} are in use: raise GpuCacheConfig.batch_bytes "
+            "(--gpu-batches; an eighth of GpuCacheConfig.bytes, --gpu, where it is not given), "
+            "make batches smaller, or lower the depth or accumulate of a pipeline"
+        )
 
     def _take_numbers(self, plans: list[DevicePlan]) -> None:
         """Waits for the look-ups of plans."""
@@ -234,19 +313,27 @@ class DeviceBatch:
         for at, (cache, given, offsets, weights, mean, own) in enumerate(tables):
             plan, values = cast("DevicePlan", given), cast("AnyArray", own)
             if not isinstance(values, torch.Tensor):  # gradients
-                values = self._gradients(cast("BatchedCache", cache), plan, offsets, values)
+                values = self._gradients(bags, cast("BatchedCache", cache), plan, offsets, values)
             bags.add(plan, offsets, weights, mean, values, rates[at] if rates else 0.0)
         return bags
 
     def _gradients(
-        self, cache: BatchedCache, plan: DevicePlan, offsets: Any, values: AnyArray
+        self,
+        bags: _C.DeviceBags,
+        cache: BatchedCache,
+        plan: DevicePlan,
+        offsets: Any,
+        values: AnyArray,
     ) -> torch.Tensor:
-        """Those of the host on the device."""
+        """Those of the host on the device, as long as the bags are."""
         num_rows = plan.num_occurrences if offsets is None else len(offsets) - 1
         what = "grads [L, dim]" if offsets is None else "grads [F * B, dim]"
         cache.check_floats(values, (num_rows, cache.dim), what)
         with self._verb([plan]):
-            return cache.input(values).view(torch.float32).view(values.shape)
+            tensor, part = cache.input(values, plan)
+            if part is not None:
+                bags.keep(part)
+            return tensor.view(torch.float32).view(values.shape)
 
     def pool(self, bags: _C.DeviceBags) -> None:
         """See TableVerbs."""
@@ -268,11 +355,14 @@ class DeviceBatch:
         if len(bags) < num_tables:
             sizes = self._native.sum_sizes(bags)
         device = self._device
-        with self._verb(cast("list[DevicePlan]", bags.plans), *bags.tensors):
-            arena = cast("SumsArena | None", self._native.layout_of(bags, sizes))
-            if arena is None:
-                arena = SumsArena(device, sizes)
-            block = self._native.sum(bags, arena, device.stream())
+        plans = cast("list[DevicePlan]", bags.plans)
+        with self._verb(plans, *bags.tensors):
+            _C.end_updates(plans)  # of an earlier step
+            try:
+                sums = self._sums.take(sizes, plans)
+            except BatchMemoryError as error:
+                raise self.refused([plan.num_occurrences for plan in plans], sizes) from error
+            block = self._native.sum(bags, sums, device.stream())
             block.launch(
                 *("SpreadBag", 0, "PlaceTerms", 1, "PutBag", 2, "OrderTerms", 3, "SumRun", 4)
             )
@@ -282,7 +372,7 @@ class DeviceBatch:
         failures = self._failures
         if not (plans := _with_keys(bags)):
             return
-        with self._verb(plans, failures.memory):
+        with self._verb(plans):
             block = self._native.try_updates(bags, self._device.stream())
             block.launch_kinds("Try")
             self._native.note_failure(block, failures.address)
@@ -295,7 +385,7 @@ class DeviceBatch:
         if not (plans := _with_keys(bags)):
             _C.call_all(told)
             return
-        with self._verb(plans, failures.memory):
+        with self._verb(plans):
             block = self._native.apply(bags, failures.address, self._device.stream())
             _C.call_all([partial(block.launch_kinds, "Apply"), *told])
 
@@ -308,7 +398,18 @@ class DeviceBatch:
     def _verb(
         self, plans: list[DevicePlan], *memory: Memory | torch.Tensor
     ) -> AbstractContextManager[object]:
-        return self._order.verb(self._chunks.piece, self._scratch.piece, *memory, plans=plans)
+        return self._order.verb(self._arena.piece, *memory, plans=plans)
+
+
+def _keep_tidy(arena: DeviceArena, batch: DeviceBatch) -> None:
+    own = weakref.ref(batch)  # which the arena does not keep
+
+    def tidy() -> None:
+        batch = own()
+        if batch is not None:
+            batch.tidy()
+
+    arena.tidy = tidy
 
 
 def _with_keys(bags: _C.DeviceBags) -> list[DevicePlan]:

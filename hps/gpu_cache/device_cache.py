@@ -23,7 +23,7 @@ from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.table_verbs import BagsOfTable, RowsOfTable, TableVerbs
-from hps.gpu_cache.device import Device, HostCopy
+from hps.gpu_cache.device import Device, HostOutput
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
@@ -48,7 +48,7 @@ class DeviceCache(DeviceRows):
 
     def __init__(self, device: Device, failures: Failures, options: CacheOptions) -> None:
         num_bytes, _ = _C.gpu_cache_args(**options, base=0)
-        super().__init__(device, failures.order, device.empty(num_bytes), options)
+        super().__init__(device, failures, device.empty(num_bytes), options)
         self._failures = failures
         if failures.batch is None:
             failures.batch = DeviceBatch(device, failures)
@@ -68,12 +68,17 @@ class DeviceCache(DeviceRows):
         """See QueuedCache."""
         return self._batch.ask_one(cast("AnyRowCache", self), keys)
 
+    def spare(self, plan: DevicePlan) -> None:
+        """See QueuedCache. One that holds rows keeps them."""
+        if not _C.holding_plans([plan]):
+            plan.drop_arrays()
+
     # A batch: from its keys to pinned rows and back.
 
     def make_plan(self, keys: AnyArray, plan: DevicePlan | None) -> DevicePlan:
         """See RowCache."""
         if plan is None:
-            plan = DevicePlan(self._device, self._order, self, self._args)
+            plan = DevicePlan(self._device, self._order, self._arena, self, self._args)
         self._batch.make_plan(plan, keys)
         return plan
 
@@ -189,13 +194,17 @@ class DeviceCache(DeviceRows):
         """See RowCache. Waits if `out` is an array of the host."""
         assert self.is_current(plan), "gather from rows that may have moved"
         self.check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
+        host = None if self._is_there(out) else np.asarray(out)
+        written = None if host is None else HostOutput(self._device, self._order, host.nbytes)
+        if host is not None and written is not None and not plan.is_whole_batch:
+            written.put(host)
         with self._verb(plan):
-            target = self._output(out, is_whole=plan.is_whole_batch)
-            args = plan.args("Gather", out=target.data_ptr())
-            self._device.launch("Gather", args, plan.num_occurrences)
-            copy = None if target is out else HostCopy(self._device, target)
-        if copy is not None:
-            np.asarray(out)[:] = copy.wait().reshape(out.shape)
+            target = cast("torch.Tensor", out).data_ptr() if written is None else written.address
+            self._device.launch("Gather", plan.args("Gather", out=target), plan.num_occurrences)
+            if written is not None:
+                written.is_queued()
+        if host is not None and written is not None:
+            host[:] = written.wait().view(np.float32).reshape(host.shape)
 
     def pool(
         self,
@@ -215,11 +224,11 @@ class DeviceCache(DeviceRows):
         if images.shape != (bound, self.row_bytes):
             raise ValueError("images [window, row_bytes] are needed")
         with self._verb(plan):
-            rows = self._device.empty(max(1, images.nbytes))[: images.nbytes]
-            args = plan.args("ReadRow", images=rows.data_ptr(), bound=bound)
+            rows = HostOutput(self._device, self._order, images.nbytes)
+            args = plan.args("ReadRow", images=rows.address, bound=bound)
             self._device.launch("ReadRow", args, bound)
-            copy = HostCopy(self._device, rows)
-        images[:] = copy.wait().reshape(images.shape)
+            rows.is_queued()
+        images[:] = rows.wait().reshape(images.shape)
 
     # Updates.
 
@@ -308,20 +317,19 @@ class DeviceCache(DeviceRows):
         if count == 0:
             return
         with self._verb(plan):
-            last = self._device.empty(4 * plan.bound_of_unique)
-            self._device.fill(last, 0)
-            weights = self.input(rows)
-            states = None if state is None else self.input(state)
+            last = self._arena.take(4 * plan.bound_of_unique, plans=[plan])
+            self._device.fill(last.memory, 0)
             args = plan.args(
                 "Assign",
-                rows=weights.data_ptr(),
-                state=0 if states is None else states.data_ptr(),
-                last=last.data_ptr(),
+                rows=self._address_of(rows),
+                state=0 if state is None else self._address_of(state),
+                last=last.address,
                 bound=bound,
                 lr=lr,
             )
             self._device.launch("FindLast", args, count)
             self._device.launch("Assign", args, bound)
+            self._inputs.are_queued()
 
     def create(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Waits."""
@@ -338,21 +346,35 @@ class DeviceCache(DeviceRows):
 
     # Arrays on their way in.
 
-    def input(self, values: AnyArray) -> torch.Tensor:
-        """`values` if it is a tensor on the device, else a copy there."""
-        if isinstance(values, torch.Tensor) and values.device == self._device.torch_device:
-            return values
-        return self._from_host(np.asarray(values))
+    def input(self, values: AnyArray, plan: DevicePlan) -> tuple[torch.Tensor, _C.ArenaPart | None]:
+        """`values` if it is a tensor on the device, else a copy there, and what keeps its memory.
 
-    def _output(self, out: AnyArray, is_whole: bool) -> torch.Tensor:
-        """`out` if it is a tensor on the device, else memory there, with what `out` holds unless
-        all of it will be written."""
-        if isinstance(out, torch.Tensor) and out.device == self._device.torch_device:
-            return out
-        host = np.asarray(out)
-        if not is_whole:
-            return self._from_host(host).view(torch.float32)
-        return self._device.empty(max(4, 4 * host.size)).view(torch.float32)[: host.size]
+        Args:
+            values: of a batch.
+            plan: of that batch.
+
+        Raises:
+            BatchMemoryError: the device has no room for a copy.
+        """
+        if self._is_there(values):
+            return cast("torch.Tensor", values), None
+        array = np.asarray(values)
+        part = self._arena.take(array.nbytes, plans=[plan])
+        pinned = self._inputs.take(array.nbytes)[: array.nbytes]
+        pinned.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._device.copy(part.memory, pinned)
+        self._inputs.are_queued()
+        return part.memory, part
+
+    def _is_there(self, values: AnyArray) -> bool:
+        return isinstance(values, torch.Tensor) and values.device == self._device.torch_device
+
+    def _address_of(self, values: AnyArray) -> int:
+        """Of a tensor on the device, or of a copy of an array where kernels can read it."""
+        if self._is_there(values):
+            address: int = cast("torch.Tensor", values).data_ptr()
+            return address
+        return self._inputs.put(np.asarray(values))
 
     @staticmethod
     def check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:

@@ -1,7 +1,7 @@
 """DevicePlan: one batch of keys on a device: its arrays, its numbers, and how far it has come.
 
 Above it: device_cache.py, and its callers, who see the BatchPlan of hps/contracts/row_cache.py.
-Below it: device.py; csrc/gpu_cache/cache_args.h says what every array is for. The numbers of a
+Below it: arena.py; csrc/gpu_cache/cache_args.h says what every array is for. The numbers of a
 batch are on the device; the host asks for them only where it has to return one, and waits then.
 """
 
@@ -18,9 +18,12 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray
 from hps.common.row_layout import Images, Keys
 from hps.gpu_cache.answers import Answers
-from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder
+from hps.gpu_cache.arena import DeviceArena, Layout
+from hps.gpu_cache.device import Device, HostCopy, Memory, VerbOrder
+from hps.gpu_cache.kernels import KernelArgs
 
 _MIN_ID_TABLE = 64
+_COMPARED_AT_ONCE = 2**16  # keys, by memory of torch's
 # Arrays with an element a key that BatchArgs points to, by the name of its field.
 _ARRAYS = {
     "inverse": torch.int32,
@@ -52,25 +55,32 @@ class DevicePlan(_C.DevicePlanState):
     """One batch of keys. Made by DeviceCache.make_plan; belongs to that cache.
 
     Args:
-        device: where the arrays lie.
+        device: of the cache.
         order: of the verbs of the cache.
+        arena: of which the arrays are a part.
         table: the cache.
         cache_args: CacheArgs of the cache, an array of one.
     """
 
     def __init__(
-        self, device: Device, order: VerbOrder, table: _C.DeviceTable, cache_args: HostArray
+        self,
+        device: Device,
+        order: VerbOrder,
+        arena: DeviceArena,
+        table: _C.DeviceTable,
+        cache_args: HostArray,
     ) -> None:
         super().__init__(table)
         self._device = device
         self._order = order
+        self._arena = arena
         self._cache_args = cache_args
         self._args: dict[str, HostArray] = {}
         # Of a reserve that is queued; the lock is for those who wait for it at once.
         self._settling = threading.Lock()
         self.answers: Answers | None = None
         self._answer_number = 0
-        self.arena: Arena = Arena(device, {})
+        self._layout = Layout({})  # of its part of the arena
 
     # What the server sees.
 
@@ -112,12 +122,14 @@ class DevicePlan(_C.DevicePlanState):
             return True
         if not isinstance(keys, torch.Tensor):
             keys = torch.from_numpy(keys.view(np.int64))
-        num_unique = self.num_unique
-        with self.verb():
-            given = keys.view(torch.int64).to(self._device.torch_device)
-            ids = self.arena.tensor("inverse", len(given))
-            own = self.arena.tensor("unique_keys", num_unique).index_select(0, ids)
-            return self._device.equal(own, given)
+        own, ids = self.array("unique_keys", self.num_unique), self.array("inverse", len(keys))
+        for first in range(0, len(keys), _COMPARED_AT_ONCE):
+            part = slice(first, first + _COMPARED_AT_ONCE)
+            with self.verb():
+                given = keys[part].view(torch.int64).to(self._device.torch_device)
+                if not self._device.equal(own.index_select(0, ids[part]), given):
+                    return False
+        return True
 
     # What the cache does with it.
 
@@ -143,7 +155,7 @@ class DevicePlan(_C.DevicePlanState):
             return
         if self.asked is None:
             with self.verb():
-                self.asked, self.asked_at = HostCopy(self._device, self.arena.tensor("numbers")), 0
+                self.asked, self.asked_at = HostCopy(self._device, self.array("numbers")), 0
         self.take_numbers(self.asked.wait())
 
     def expect(self, answers: Answers, number: int) -> None:
@@ -219,28 +231,54 @@ class DevicePlan(_C.DevicePlanState):
         if num_unique == 0:
             return np.empty(0, np.int64)
         with self.verb():
-            copy = HostCopy(self._device, self.arena.tensor(name, num_unique))
+            copy = HostCopy(self._device, self.array(name, num_unique))
         return copy.wait()
 
-    def grow(self, capacity: int) -> None:
-        """Takes memory for so many keys, of which nothing is kept. Within a verb."""
-        args = self._device.args
-        arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
-        arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
-        arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
-        arrays["first_ranks"] = (torch.int64, capacity // _FLAGS_A_WORD + 1)
-        for name in _FLAGS:
-            count = _FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
-            arrays[name] = (torch.int32, capacity // count + 1)
-        arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
-        arena = Arena(self._device, arrays)
+    def array(self, name: str, count: int = -1) -> torch.Tensor:
+        """View of an array on the device, or of its first `count` elements."""
+        assert self.part is not None, "a plan without memory"
+        return self._layout.tensor(self.part, name, count)
+
+    def grow(self, count: int) -> None:
+        """Takes memory for so many keys, and for some more if there is; the plan is one of no keys
+        then. Within a verb, for which nothing was taken yet.
+
+        Raises:
+            BatchMemoryError: there is not as much; the plan has none.
+        """
+        self.drop_arrays()
+        args, more = self._device.args, count + count // 8
+        layouts = [Layout(_arrays(args, capacity)) for capacity in (more, count)]
+        sizes = [layout.num_bytes for layout in layouts]
+        part = self._arena.take(*sizes, plans=[self], tidy=True)
+        has_more = part.num_bytes >= sizes[0]
+        layout = layouts[0] if has_more else layouts[1]
         for name in ("missing_flags.words", "missing_flags.sums", "counts"):
-            self._device.fill(arena.tensor(name), 0)
+            self._device.fill(layout.tensor(part, name), 0)
         batch: HostArray = np.zeros(1, args.dtype("BatchArgs"))
         for name, field in _fields(batch):
-            field[:] = arena.address(name)
-        arrays_known = partial(self.set_arrays, batch.tobytes(), capacity, arena.piece)
-        _C.call_all([arrays_known, partial(setattr, self, "arena", arena)])
+            field[:] = layout.address(part, name)
+        words, capacity = batch.tobytes(), more if has_more else count
+        known = partial(self.set_arrays, words, capacity, self._arena.piece, part)
+        _C.call_all([known, partial(setattr, self, "_layout", layout)])
+
+
+def plan_bytes(args: KernelArgs, count: int) -> int:
+    """What a plan of so many keys takes of a device's memory."""
+    return Layout(_arrays(args, count)).num_bytes
+
+
+def _arrays(args: KernelArgs, capacity: int) -> dict[str, tuple[torch.dtype, int]]:
+    """Of so many keys: type and elements by name."""
+    arrays = {name: (dtype, capacity) for name, dtype in _ARRAYS.items()}
+    arrays["reservations"] = (torch.uint8, capacity * args.dtype("Reservation").itemsize)
+    arrays["id_table"] = (torch.int32, _id_table_entries(capacity))
+    arrays["first_ranks"] = (torch.int64, capacity // _FLAGS_A_WORD + 1)
+    for name in _FLAGS:
+        count = _FLAGS_A_WORD if name.endswith("words") else _FLAGS_A_SUM
+        arrays[name] = (torch.int32, capacity // count + 1)
+    arrays["numbers"] = (torch.uint8, args.dtype("BatchNumbers").itemsize)
+    return arrays
 
 
 def _fields(batch: HostArray) -> Iterator[tuple[str, HostArray]]:

@@ -1,6 +1,8 @@
 """DeviceRows: the memory of a DeviceCache, its counters, and its verbs outside of batches.
 
-Above it: device_cache.py. Below it: device.py, the kernels of csrc/gpu_cache/scan_kernels.h.
+Above it: device_cache.py. Below it: device.py, the kernels of csrc/gpu_cache/scan_kernels.h. Arrays
+of the host are read and written by kernels where they lie, in pinned memory; what kernels work on
+beside them is of the arena.
 """
 
 from contextlib import AbstractContextManager
@@ -10,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from hps import _C
-from hps.common.arrays import AnyArray, HostArray
+from hps.common.arrays import AnyArray, HostArray, on_host
 from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
-from hps.gpu_cache.device import Device, HostCopy, Memory, VerbOrder, to_device
+from hps.gpu_cache.device import Device, HostCopy, HostOutput, Memory, to_device
 from hps.gpu_cache.device_plan import DevicePlan
+from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.options import CacheOptions
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
@@ -23,7 +26,6 @@ _COUNTERS = (
     "rows", "fresh", "pending", "dirty", "pins", "hits", "misses", "evictions", "write_backs",
     "refusals", "second_bucket", "created", "spared",
 )  # fmt: skip
-_SLOTS_AT_ONCE = 1 << 16  # of a scan
 _NONE_PINNED = 2**32 - 1
 
 
@@ -31,13 +33,16 @@ class DeviceRows(_C.DeviceTable):
     """A table in one allocation of a device; see DeviceCache."""
 
     def __init__(
-        self, device: Device, order: VerbOrder, memory: torch.Tensor, options: CacheOptions
+        self, device: Device, failures: Failures, memory: torch.Tensor, options: CacheOptions
     ) -> None:
         self.memory_bytes, words = _C.gpu_cache_args(**options, base=memory.data_ptr())
         self._device = device
         super().__init__(bytes(words), Memory(memory))
         self._memory = memory
-        self._order = order
+        self._order = failures.order
+        self._arena = failures.arena
+        self._part = failures.scan
+        self._inputs = failures.inputs
         self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
@@ -90,37 +95,43 @@ class DeviceRows(_C.DeviceTable):
         if len(keys) == 0:
             self.epoch += 1
             return np.empty(0, np.uint8)
+        host: HostArray = np.ascontiguousarray(on_host(keys))
         with self._verb():
-            given = self._keys(keys)
-            slots = self._device.empty(8 * len(keys))
-            pinned = self._device.empty(4).view(torch.int32)
+            pinned = self._part.memory[:4].view(torch.int32)
             self._device.fill(pinned, -1)
-            fields = {"slots": slots.data_ptr(), "first_pinned": pinned.data_ptr()}
-            copy = HostCopy(self._device, self._presence("FindErased", given, **fields))
-            self._presence("Erase", given, **fields)
+            found, unused = (HostOutput(self._device, self._order, len(host)) for _ in range(2))
+            fields = {
+                "keys": self._inputs.put(host),
+                "slots": self._inputs.take(8 * len(host)).data_ptr(),
+                "first_pinned": self._part.address,
+            }
+            for kernel, presence in (("FindErased", found), ("Erase", unused)):
+                args = self._new_args(kernel, presence=presence.address, **fields)
+                self._device.launch(kernel, args, len(host))
+                presence.is_queued()
+            self._inputs.are_queued()
             first_pinned = HostCopy(self._device, pinned)
         first = int(first_pinned.wait().view(np.uint32)[0])
         if first != _NONE_PINNED:
-            with self._verb():
-                culprit = HostCopy(self._device, given[first : first + 1])
-            key = int(culprit.wait().view(np.uint64)[0])
+            key = int(host.view(np.uint64)[first])
             raise ConfigError(
                 f"key {key} is in use by a batch of an open pipeline; erase it after that batch"
             )
         self.epoch += 1
-        return copy.wait()
+        return found.wait()
 
     def initial_weights(self, keys: AnyArray, out: Floats) -> None:
         """See RowCache. Waits."""
         if len(keys) == 0:
             return
         with self._verb():
-            given = self._keys(keys)
-            weights = self._device.empty(out.nbytes)
-            args = self._new_args("InitialWeights", keys=given, out=weights)
+            weights = HostOutput(self._device, self._order, out.nbytes)
+            given = self._inputs.put(np.asarray(on_host(keys)))
+            args = self._new_args("InitialWeights", keys=given, out=weights.address)
             self._device.launch("InitialWeights", args, len(keys))
-            copy = HostCopy(self._device, weights)
-        out[:] = copy.wait().view(np.float32).reshape(out.shape)
+            weights.is_queued()
+            self._inputs.are_queued()
+        out[:] = weights.wait().view(np.float32).reshape(out.shape)
 
     # Rows by slot.
 
@@ -129,31 +140,33 @@ class DeviceRows(_C.DeviceTable):
         if what not in ("stored", "dirty") or rows.shape[1] != self.row_bytes:
             raise ValueError("what must be 'stored' or 'dirty', rows uint8 [n, row_bytes]")
         most, num_rows, slot = len(rows), 0, cursor
-        target = self._device.empty(max(1, rows.nbytes))
+        images = HostOutput(self._device, self._order, rows.nbytes)
+        at_once = len(self._part.memory) // 4
         while slot < self.capacity_rows and num_rows < most:
-            count = min(_SLOTS_AT_ONCE, self.capacity_rows - slot)
+            count = min(at_once, self.capacity_rows - slot)
             with self._verb():
-                ranks = self._device.empty(4 * count).view(torch.int32)
-                result = self._device.empty(16).view(torch.int64)
+                ranks = self._part.memory[: 4 * count].view(torch.int32)
+                result = HostOutput(self._device, self._order, 16)
                 args = self._new_args(
                     "CopyScanned",
                     first=slot,
                     count=count,
                     most=most - num_rows,
                     dirty_only=what == "dirty",
-                    ranks=ranks,
-                    rows=target[num_rows * self.row_bytes :],
-                    result=result,
+                    ranks=self._part.address,
+                    rows=images.address + num_rows * self.row_bytes,
+                    result=result.address,
                 )
                 self._device.launch("FlagScanned", args, count)
                 self._device.prefix_sum(ranks)
                 self._device.launch("CopyScanned", args, count)
-                copy = HostCopy(self._device, result)
-            found, slot = (int(number) for number in copy.wait())
+                result.is_queued()
+                images.is_queued()
+            found, slot = (int(number) for number in result.wait().view(np.int64))
             num_rows += found
-        with self._verb():
-            images = HostCopy(self._device, target[: num_rows * self.row_bytes])
-        rows[:num_rows] = images.wait().reshape(num_rows, self.row_bytes)
+        if num_rows:
+            written = images.wait()[: num_rows * self.row_bytes]
+            rows[:num_rows] = written.reshape(num_rows, self.row_bytes)
         return num_rows, slot if slot < self.capacity_rows else -1
 
     @property
@@ -194,35 +207,16 @@ class DeviceRows(_C.DeviceTable):
     ) -> AbstractContextManager[object]:
         """A context in which work on the table, a plan's memory and `memory` is queued."""
         if plan is None:
-            return self._order.verb(self.piece, *memory)
-        return plan.verb(self.piece, *memory)
+            return self._order.verb(self.piece, self._arena.piece, *memory)
+        return plan.verb(self.piece, self._arena.piece, *memory)
 
-    def _new_args(self, kernel: str, **fields: torch.Tensor | float) -> HostArray:
-        """The argument struct of a kernel without a batch; tensors are given by their address."""
+    def _new_args(self, kernel: str, **fields: float) -> HostArray:
+        """The argument struct of a kernel without a batch."""
         args = self._device.args.new(kernel)
         args["cache"] = self._args
         for name, value in fields.items():
-            args[name] = value.data_ptr() if isinstance(value, torch.Tensor) else value
+            args[name] = value
         return args
-
-    def _presence(self, kernel: str, keys: torch.Tensor, **fields: int) -> torch.Tensor:
-        """Runs a kernel over keys [n]; uint8 [n] on the device."""
-        presence = self._device.empty(len(keys))
-        args = self._new_args(kernel, keys=keys, presence=presence, **fields)
-        self._device.launch(kernel, args, len(keys))
-        return presence
-
-    def _keys(self, keys: AnyArray) -> torch.Tensor:
-        """int64 [n] on the device."""
-        if isinstance(keys, torch.Tensor) and keys.device == self._device.torch_device:
-            return keys.view(torch.int64)
-        return self._from_host(np.asarray(keys)).view(torch.int64)
-
-    def _from_host(self, array: HostArray) -> torch.Tensor:
-        """uint8 on the device, with the bytes of an array of the host, which may change at once."""
-        target = self._device.empty(max(1, array.nbytes))[: array.nbytes]
-        to_device(self._device, array, target)
-        return target
 
     def _counters(self) -> dict[str, int]:
         with self._verb():

@@ -5,6 +5,7 @@ Above it: peers.py, cluster/exchange. Below it: device_plan.py, for a table of w
 no memory: its rows come from their owners. A plan is used again when its PeerKeys are gone.
 """
 
+import weakref
 from collections import deque
 from itertools import pairwise
 
@@ -14,7 +15,8 @@ import torch
 from hps import _C
 from hps.common.arrays import AnyArray, HostArray, is_tensor
 from hps.common.row_layout import Keys
-from hps.gpu_cache.device import Device, DeviceEvent, Memory, VerbOrder
+from hps.gpu_cache.arena import DeviceArena
+from hps.gpu_cache.device import Device, DeviceEvent, VerbOrder
 from hps.gpu_cache.device_plan import DevicePlan
 
 _MAX_IDLE_PLANS = 16  # of each table
@@ -23,9 +25,9 @@ _MAX_IDLE_PLANS = 16  # of each table
 class _Rows(_C.DeviceTable):
     """Rows [N, D] that will come, as the verbs over plans know a table."""
 
-    def __init__(self, device: Device, dim: int) -> None:
+    def __init__(self, device: Device, arena: DeviceArena, dim: int) -> None:
         words = _C.rows_args(dim)
-        super().__init__(words, Memory(device.empty(1)))
+        super().__init__(words, arena.piece)
         self.args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
         self.dim = dim
 
@@ -34,13 +36,17 @@ class RowPlans:
     """Plans of keys whose rows will come, that nobody uses now. Any thread may take and give.
 
     Args:
-        device: where their arrays lie.
+        device: of their rows.
         order: of the verbs.
+        arena: of which their arrays are parts.
     """
 
-    def __init__(self, device: Device, order: VerbOrder) -> None:
+    def __init__(self, device: Device, order: VerbOrder, arena: DeviceArena) -> None:
         self._device = device
         self._order = order
+        self._arena = arena
+        own = weakref.ref(self)  # which the arena does not keep
+        arena.on_shortage.append(lambda needed: _drop_idle(own()))
         self._idle: dict[str, deque[DevicePlan]] = {}  # by table, whose batches are of a size
         self._rows: dict[int, _Rows] = {}
 
@@ -50,12 +56,22 @@ class RowPlans:
         try:
             return idle.pop()
         except IndexError:
-            rows = self._rows.setdefault(dim, _Rows(self._device, dim))
-            return DevicePlan(self._device, self._order, rows, rows.args)
+            rows = self._rows.setdefault(dim, _Rows(self._device, self._arena, dim))
+            return DevicePlan(self._device, self._order, self._arena, rows, rows.args)
 
     def give(self, table: str, plan: DevicePlan) -> None:
         """Nobody uses it any more; work on it may be queued."""
         self._idle[table].append(plan)
+
+    def drop_idle(self) -> None:
+        """Their memory is the arena's again."""
+        for idle in list(self._idle.values()):
+            idle.clear()
+
+
+def _drop_idle(plans: RowPlans | None) -> None:
+    if plans is not None:
+        plans.drop_idle()
 
 
 class Told:
@@ -133,7 +149,7 @@ class PeerKeys:
         table: its name.
         plan: numbered; its slots are places.
         told: of all tables of the batch, and the number of this one.
-        ids: memory of the ids of places, and where this table's begin.
+        ids: memory of the ids of places of all tables, and where this one's begin in it.
         keys: [L], as they came.
     """
 
@@ -143,18 +159,19 @@ class PeerKeys:
         table: str,
         plan: DevicePlan,
         told: tuple[Told, int],
-        ids: tuple[Memory, int],
+        ids: tuple[_C.ArenaPart, int],
         keys: AnyArray,
     ) -> None:
         self._plans, self._table = plans, table
         self.plan = plan
         self._told, number = told  # whose memory the keys are views of
         self._starts = self._told.starts(number)
-        self.ids, self._ids_address = ids
+        self._ids, self._ids_start = ids
         self.num_occurrences = len(keys)
         self.num_unique = self._starts[-1]
         self.unique_keys = self._told.keys(number, self.num_unique)
-        self.sums: torch.Tensor | None = None  # of gradients, float32 [num_unique * dim] by id
+        # Of gradients, float32 [num_unique * dim] by id: memory, and where they begin.
+        self.sums: tuple[_C.ArenaPart, int] | None = None
         self.dim = int(plan.table.dim)  # type: ignore[attr-defined]
         self._known = [Known(keys)]
         numbers = np.zeros(1, plan._device.args.dtype("BatchNumbers"))
@@ -189,7 +206,8 @@ class PeerKeys:
     def sent(self, kept: _C.RestSlots | None) -> _C.SentTable:
         """The sums of these keys, as a message takes them."""
         assert self.sums is not None, "a message of sums that were not taken"
-        return _C.SentTable(self.plan, self.sums.data_ptr(), self._ids_address, self.dim, kept)
+        ids = self._ids.address + self._ids_start
+        return _C.SentTable(self.plan, self.sums[1], ids, self.dim, kept)
 
     def __del__(self) -> None:
         if hasattr(self, "plan"):

@@ -1,13 +1,18 @@
 """Peers: keys, rows and gradients of a device on their way between the ranks of a training.
 
-Above it: cluster/exchange, which says what travels when. Below it: device_batch.py, peer_keys.py;
-hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h. What travels is deduplicated once, by
-the rank that asks, and in a message of all tables a rank; the formats are those of
+Above it: cluster/exchange, which says what travels when. Below it: device_batch.py, peer_keys.py,
+arena.py; hps._C.PeerVerbs and the kernels of csrc/gpu_cache/peers.h. What travels is deduplicated
+once, by the rank that asks, and in a message of all tables a rank; the formats are those of
 hps/common/wire.py, made and read by kernels.
+
+Keys on their way and sums have parts of the device's arena. Messages, and the rows of those that
+came, have not: a channel works on them outside of the verbs. What formats round away is as large as
+it will be when it is made.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +22,14 @@ from numpy.typing import NDArray
 from hps import _C
 from hps.common.arrays import AnyArray, HostArray, as_keys, is_tensor
 from hps.common.bags import BagPooling
+from hps.common.locks import OwnedLock
 from hps.common.sharding import NUM_VIRTUAL
 from hps.common.wire_format import Wire
-from hps.gpu_cache.device import Arena, Device, HostCopy, Memory, VerbOrder, to_device
+from hps.errors import BatchMemoryError
+from hps.gpu_cache.arena import DeviceArena, Layout
+from hps.gpu_cache.device import Device, HostCopy, Memory, VerbOrder, to_device
 from hps.gpu_cache.device_batch import DeviceBatch
+from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.peer_keys import PeerKeys, RowPlans, Told
 from hps.gpu_cache.ring import Chunks
 
@@ -59,17 +68,19 @@ class RestMemory(_C.RestSlots):
             "rows": (torch.float32, num_slots * dim),
         }
         self._device, self._order = device, order
-        self.arena = Arena(device, arrays)
-        keys, is_used, last, rows = (self.arena.address(name) for name in arrays)
+        self._layout = layout = Layout(arrays)
+        own = DeviceArena(device, layout.num_bytes + _ALIGNMENT)
+        self.piece, self._part = own.piece, own.take(layout.num_bytes)
+        keys, is_used, last, rows = (layout.address(self._part, name) for name in arrays)
         super().__init__(keys, is_used, last, rows, num_slots)
-        with order.verb(self.arena.piece):
-            device.fill(self.arena.tensor("last"), 0)
+        with order.verb(self.piece):
+            device.fill(layout.tensor(self._part, "last"), 0)
         self.clear()
 
     def clear(self) -> None:
         """Forgets all."""
-        with self._order.verb(self.arena.piece):
-            self._device.fill(self.arena.tensor("is_used"), 0)
+        with self._order.verb(self.piece):
+            self._device.fill(self._layout.tensor(self._part, "is_used"), 0)
 
 
 class Peers:
@@ -79,17 +90,20 @@ class Peers:
         batch: verbs over several tables of the device, by which keys are numbered and gradients
             summed.
         num_ranks: of the training.
+        lock: of this rank's server, under which idle plans give memory back.
     """
 
-    def __init__(self, batch: DeviceBatch, num_ranks: int) -> None:
+    def __init__(self, batch: DeviceBatch, num_ranks: int, lock: OwnedLock) -> None:
         device, order = batch.device, batch.order
         self._device = device
         self._order = order
         self._batch = batch
+        self._arena = batch.arena
         self._num_ranks = num_ranks
-        self._plans = RowPlans(device, order)
-        with order.verb():
-            self._chunks = Chunks(device, order)
+        self._lock = lock
+        self._plans = RowPlans(device, order, self._arena)
+        self._chunks = Chunks(device, self._arena, self._order)
+        self._sums: _C.ArenaPart | None = None  # room for those of a step, by id
         ring = _C.BlockRing(self._chunks.next)
         self._native = _C.PeerVerbs(device.launcher, ring, num_ranks, NUM_VIRTUAL)
 
@@ -114,48 +128,55 @@ class Peers:
             keys: by table; tensors there, or of the host.
             dims: of the tables' rows.
             where: the device, as the server names it.
+
+        Raises:
+            BatchMemoryError: the device has too little memory for batches; nothing was taken.
         """
         if not keys:
             return {}
-        device, num_ranks = self._device, self._num_ranks
         names = list(keys)
         arrays: list[AnyArray] = [as_keys(one, where) for one in keys.values()]
-        plans = [self._plans.take(name, dims[name]) for name in names]
         lengths = [len(array) for array in arrays]
-        total = sum(lengths)
-        told = Told(device, lengths, num_ranks)
-        self._batch.make_plans(plans, arrays)
-        ids = Memory(device.empty(4 * max(1, total)))
-        scratch = Arena(
-            device,
-            {
-                "owners": (torch.int32, total),
-                "sorted": (torch.int32, total),
-                "positions": (torch.int64, total),
-            },
-        )
-        base = ids.memory.data_ptr()
-        with self._verb(plans, ids, scratch.piece):
+        told = Told(self._device, lengths, self._num_ranks)
+        with self._lock:
+            plans = [self._plans.take(name, dims[name]) for name in names]
+            self._batch.make_plans(plans, arrays)
+            ids = self._divide(plans, sum(lengths), told)
+        told.wait()
+        found, first = {}, 0
+        for at, (name, plan) in enumerate(zip(names, plans, strict=True)):
+            found[name] = PeerKeys(
+                self._plans, name, plan, (told, at), (ids, 4 * first), keys[name]
+            )
+            first += lengths[at]
+        return found
+
+    def _divide(self, plans: list[DevicePlan], total: int, told: Told) -> _C.ArenaPart:
+        """Queues the division of so many keys, of plans whose keys are numbered; the ids of places
+        of all of them."""
+        device = self._device
+        arrays = {"owners": torch.int32, "sorted": torch.int32, "positions": torch.int64}
+        layout = Layout({name: (dtype, total) for name, dtype in arrays.items()})
+        with self._verb(plans):
+            try:
+                ids = self._arena.take(4 * total, plans=plans)
+                scratch = self._arena.take(layout.num_bytes, plans=plans)
+            except BatchMemoryError as error:
+                raise self._batch.refused([plan.num_occurrences for plan in plans]) from error
             block = self._native.divide(
                 plans,
-                [scratch.address(name) for name in ("owners", "sorted", "positions")],
-                base,
+                [layout.address(scratch, name) for name in arrays],
+                ids.address,
                 told.keys_address,
                 told.starts_address,
                 device.stream(),
             )
             block.launch("NameOwner", 0)
             if total:
-                device.sort(*[scratch.tensor(name) for name in ("owners", "sorted", "positions")])
+                device.sort(*[layout.tensor(scratch, name) for name in arrays])
             block.launch("GroupKey", 1)
             told.is_queued()
-        told.wait()
-        found, first = {}, 0
-        for at, (name, plan) in enumerate(zip(names, plans, strict=True)):
-            place = base + 4 * first
-            found[name] = PeerKeys(self._plans, name, plan, (told, at), (ids, place), keys[name])
-            first += lengths[at]
-        return found
+        return ids
 
     def upload(self, arrays: Sequence[HostArray]) -> list[torch.Tensor]:
         """Keys uint64 [n] of the host as int64 tensors on the device; one copy."""
@@ -231,11 +252,13 @@ class Peers:
         if wire is Wire.FLOAT32 and len(dims) == 1:
             return [message.view(torch.float32).view(-1, dims[0])]
         totals = counts.sum(axis=0).tolist()
-        names = {str(at): (torch.float32, totals[at] * dim) for at, dim in enumerate(dims)}
-        arena = Arena(self._device, names)
-        with self._verb([], message, arena.piece):
+        sizes = [total * dim for total, dim in zip(totals, dims, strict=True)]
+        starts = [0, *accumulate(-(-size // _ALIGNED_FLOATS) * _ALIGNED_FLOATS for size in sizes)]
+        memory = self._device.empty(max(4, 4 * starts[-1])).view(torch.float32)
+        rows = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        with self._verb([], message, memory):
             block = self._native.receive(
-                [arena.address(name) for name in names],
+                [memory.data_ptr() + 4 * start for start in starts[:-1]],
                 list(dims),
                 np.ascontiguousarray(counts),
                 wire,
@@ -243,7 +266,7 @@ class Peers:
                 self._device.stream(),
             )
             block.launch("ReceiveRow", 0)
-        return [arena.tensor(str(at)).view(-1, dim) for at, dim in enumerate(dims)]
+        return [own.view(-1, dim) for own, dim in zip(rows, dims, strict=True)]
 
     # Rows that came.
 
@@ -284,6 +307,31 @@ class Peers:
 
     # Gradients.
 
+    def make_room(self, keys: Sequence[PeerKeys]) -> None:
+        """For the sums of a step with these keys, as DeviceBatch.make_room.
+
+        Raises:
+            BatchMemoryError: there is not as much.
+        """
+        having = [one.plan for one in keys if one.num_unique]
+        with self._lock, self._verb(having):
+            self._batch.make_room(having)
+            self._room_of(sum(one.num_unique * one.dim for one in keys), having)
+
+    def _room_of(self, num_floats: int, plans: Sequence[_C.DevicePlanState]) -> _C.ArenaPart:
+        """Room for sums by id. Within a verb."""
+        wanted = 4 * num_floats
+        if self._sums is None or self._sums.num_bytes < wanted:
+            before = 0 if self._sums is None else self._sums.num_bytes
+            self._sums = None  # what a step has under way is kept by its keys
+            sizes = (wanted + wanted // 8, wanted)
+            try:
+                self._sums = self._arena.take(*sizes, plans=plans, from_end=True)
+            except BatchMemoryError:
+                self._sums = self._arena.find(before, from_end=True) if before else None
+                raise
+        return self._sums
+
     def sum_gradients(
         self,
         keys: Sequence[PeerKeys],
@@ -294,14 +342,17 @@ class Peers:
         them."""
         bags = self._batch.new_bags()
         sizes = [one.num_unique * one.dim for one in keys]
-        sums = torch.split(self.new_rows(sum(sizes), 1).view(-1), sizes)
-        for one, pooling, own, part in zip(keys, poolings, grads, sums, strict=True):
+        with self._verb([one.plan for one in keys]):
+            room = self._room_of(sum(sizes), [one.plan for one in keys])
+        place = room.address
+        for one, pooling, own, size in zip(keys, poolings, grads, sizes, strict=True):
             offsets, weights, mean = None, None, False
             if pooling is not None:
                 offsets, weights = pooling.tensors()
                 mean = pooling.is_mean
             bags.add(one.plan, offsets, weights, mean, own, 0.0)
-            one.sums = part
+            one.sums = (room, place)
+            place += 4 * size
         self._batch.sum_gradients(bags)
 
     def judge(
@@ -323,15 +374,17 @@ class Peers:
             magnitude, or 0 if that is of no interest.
         """
         dtype = self._device.args.dtype("Verdict")
-        verdicts = self._device.empty(len(keys) * dtype.itemsize)
-        rests = [one.arena.piece for one in kept if one is not None]
-        with self._verb([one.plan for one in keys], verdicts, *rests, *self._own(keys)):
+        rests = [one.piece for one in kept if one is not None]
+        with self._verb([one.plan for one in keys], *rests):
+            num_bytes = len(keys) * dtype.itemsize
+            [place] = self._batch.scratch.take(num_bytes)
+            verdicts = self._batch.scratch.tensor(place, num_bytes)
             self._device.fill(verdicts, 0)
             block = self._native.judge(
                 [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
                 int(np.float32(ordinary).view(np.uint32)),
                 int(np.float32(limit).view(np.uint32)),
-                verdicts.data_ptr(),
+                place,
                 self._device.stream(),
             )
             block.launch("JudgeSum", 0)
@@ -356,29 +409,26 @@ class Peers:
         wire: Wire,
     ) -> torch.Tensor:
         """A message of the sums of keys, to their owners; keeps what is rounded away."""
-        rests = [one.arena.piece for one in kept if one is not None]
-        return self.send(
+        message = self.send(
             [one.sent(rest) for one, rest in zip(keys, kept, strict=True)],
             [one.dim for one in keys],
             counts,
             wire,
             [one.plan for one in keys],
-            *rests,
-            *self._own(keys),
+            *[one.piece for one in kept if one is not None],
         )
-
-    @staticmethod
-    def _own(keys: Sequence[PeerKeys]) -> list[Memory | torch.Tensor]:
-        """What a verb over sums works on."""
-        sums = [one.sums for one in keys if one.sums is not None]
-        return [*sums, *(one.ids for one in keys)]
+        for one in keys:
+            one.sums = None
+        return message
 
     def _verb(
         self, plans: Sequence[_C.DevicePlanState], *memory: Memory | torch.Tensor
     ) -> AbstractContextManager[object]:
-        return self._order.verb(self._chunks.piece, *memory, plans=list(plans))
+        return self._order.verb(self._arena.piece, *memory, plans=list(plans))
 
 
+_ALIGNMENT = 256  # of memory that a device gives
+_ALIGNED_FLOATS = 64  # of rows that came, where each table's begin
 _HEADER_BYTES = 16  # of a row in a table, csrc/table/row_layout.h: rows that came have none
 
 

@@ -12,6 +12,7 @@ from hps.options.declare import named, option, switch
 from hps.options.values import CHECKPOINT, DEVICE, PATH, SIZE, SWITCH, WORD, either, number, whole
 
 AUTO = "auto"
+GPU_BATCHES_HELP = "of --gpu, what batches work on; on a GPU an eighth if not given"
 DRAM_HELP = "most memory for cached rows, such as 800MB or 1.5GiB; taken as rows come"
 
 
@@ -34,6 +35,7 @@ class RunOptions:
     gpu: int | str | None = option(
         None, SIZE, "GPU memory for working rows; no GPU if not given", metavar="BYTES"
     )
+    gpu_batches: int | str | None = option(None, SIZE, GPU_BATCHES_HELP, metavar="BYTES")
     device: str | None = option(
         None, DEVICE, "device of --gpu: cuda:N or cpu; cuda:0 if not given", metavar="DEVICE"
     )

@@ -12,9 +12,10 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from hps.checkpoint.names import parse_name
+from hps.common.byte_sizes import parse_bytes
 from hps.common.model_names import KINDS, OWN, own_model
 from hps.common.url_text import hidden_url, is_url
-from hps.config import GpuCacheConfig, parse_bytes
+from hps.config import GpuCacheConfig
 from hps.errors import ConfigError
 
 _MOST_EXPONENT = 30  # of ten; no count is that large, and 1e999999999 would fill the memory

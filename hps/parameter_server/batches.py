@@ -6,6 +6,7 @@ dram_cache/tier.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +23,7 @@ from hps.contracts.row_cache import ABSENT, FRESH, BatchPlan
 from hps.contracts.training import Pending
 from hps.contracts.updates import RowUpdate, by_table, join_updates, joined_clicks
 from hps.dram_cache.tier import WarmRows
-from hps.errors import CapacityError, ConfigError
+from hps.errors import BatchMemoryError, CapacityError, ConfigError
 from hps.parameter_server.tables import Tables
 from hps.table.waiting import records_of
 from hps.tiers.batch_rows import BatchRows
@@ -57,7 +58,7 @@ class Batches:
         # Of the training loop: kept here, read and written by hps.nn.gradients.
         self.pending_gradients: Pending | None = None
         for stack in tables.stacks.values():
-            stack.make_room = self._make_room
+            stack.pieces.make_room = self._make_room
         caches = [stack.cache for stack in tables.stacks.values()]
         self._has_native_caches = all(isinstance(cache, _NATIVE_CACHES) for cache in caches)
         self._joint: JointBatches | None = None
@@ -147,15 +148,10 @@ class Batches:
         is_own: bool = getattr(rows, "together", None) is together
         if not is_own:
             raise ConfigError("apply: the rows given are those of another server")
+        find = partial(together.find_placed, update, tables.learning_rates)
         with tables.updates:
             tables.begin_change("apply")
-            together.raise_failed()
-            with tables.lock:
-                bags = together.find_placed(update, tables.learning_rates)
-                if bags is None:
-                    return False
-                self._apply_bags(bags, bags.stacks, applied, None)
-                return True
+            return self._apply_with_room(find, applied, None)
 
     def _read_keys(self, keys: Mapping[str, AnyArray]) -> tuple[list[TableStack], _C.DeviceKeys]:
         """The stacks of tables, and their keys as the verbs over several tables take them."""
@@ -265,8 +261,10 @@ class Batches:
         tables = self._tables
         with tables.updates:
             tables.begin_change("apply")
-            if tables.together is not None and self._apply_pinned(updates, applied, checked):
-                return
+            if tables.together is not None:
+                find = partial(tables.together.find_bags, updates, tables.learning_rates)
+                if self._apply_with_room(find, applied, checked):
+                    return
             held: list[BatchRows] = []
             try:
                 work = [
@@ -288,20 +286,35 @@ class Batches:
                 for rows in held:
                     rows.release()
 
-    def _apply_pinned(
+    def _apply_with_room(
         self,
-        updates: Sequence[RowUpdate],
+        find: Callable[[], _C.DeviceBags | None],
         applied: Callable[[], object] | None,
         checked: Callable[[Callable[[], None]], object] | None,
     ) -> bool:
-        """As apply, of one update a table, of its pinned rows on a device; False, and nothing is
-        done, if one is of another kind. Within the updates."""
+        """_apply_pinned; batches that wait ahead give way where there is no memory for the sums.
+        (Of several ranks each would do so by itself.)"""
+        while True:
+            try:
+                return self._apply_pinned(find, applied, checked)
+            except BatchMemoryError:
+                if checked is not None or not self._make_room():
+                    raise
+
+    def _apply_pinned(
+        self,
+        find: Callable[[], _C.DeviceBags | None],
+        applied: Callable[[], object] | None,
+        checked: Callable[[Callable[[], None]], object] | None,
+    ) -> bool:
+        """As apply, of gradients of pinned rows on a device, found under the lock; False, and
+        nothing is done, if some are of another kind. Within the updates."""
         tables = self._tables
         assert_held(tables.updates)
         assert tables.together is not None
         tables.together.raise_failed()
         with tables.lock:
-            bags = tables.together.find_bags(updates, tables.learning_rates)
+            bags = find()
             if bags is None:
                 return False
             self._apply_bags(bags, bags.stacks, applied, checked)

@@ -276,6 +276,11 @@ class RowVerbs:
             gpu = tables.config.gpu
             budgets = {} if gpu is None else {"gpu_cache": int(gpu.bytes)}
             budgets["dram_cache"] = int(tables.config.dram.bytes)
-            return server_stats(
+            stats = server_stats(
                 tables.tiers.values(), store, budgets, tables.early, tables.num_shards
             )
+            if tables.together is not None:
+                memory = tables.together.memory
+                stats["gpu_cache"]["batch_bytes"] = memory.num_bytes
+                stats["gpu_cache"]["batch_bytes_peak"] = memory.peak_bytes
+            return stats

@@ -63,6 +63,7 @@ class Flow:
         self._read_ahead = read_ahead
         self._clock = clock
         self._num_ahead = 0
+        self._num_under_way = 0  # read, and not yet taken by the training loop
         self._num_held = 0
         self._loop_waits = False
         self._changes = 0
@@ -87,6 +88,8 @@ class Flow:
             if self._is_stopped:
                 raise FlowStopped
             self._queues[stage].append(item)
+            if stage == self._names[1]:
+                self._num_under_way += isinstance(item, Prepared)
             self._wake[stage].notify()
             if stage == self._names[-1]:
                 self._is_pinning = False
@@ -118,6 +121,7 @@ class Flow:
             if isinstance(item, Prepared):  # a failure or the end stays: nothing comes after it
                 queue.popleft()
                 self._num_ahead -= 1
+                self._num_under_way -= 1
                 self._wake[self._names[1]].notify()
             return item
 
@@ -174,6 +178,26 @@ class Flow:
             self._wake[self._names[-1]].notify()
         self._when(stage, OUTPUT, lambda: self._changes != attempt.changes, lambda: None)
 
+    def num_changes(self) -> int:
+        """Grows with every release, and whenever the training loop begins to wait."""
+        with self._lock:
+            return self._changes
+
+    def wait_for_memory(self, changes: int) -> bool:
+        """The network stage, which was refused memory when there were so many changes: True after
+        another one; False if none can come, since the training loop waits for this very batch."""
+        return self._when(
+            self._names[0],
+            OUTPUT,
+            lambda: self._changes != changes or self._is_idle,
+            lambda: self._changes != changes,
+        )
+
+    @property
+    def _is_idle(self) -> bool:
+        """True if no batch is on its way to the training loop, which waits. Under the lock."""
+        return self._loop_waits and not self._num_under_way
+
     def note_release(self) -> None:
         """Pins are gone: a caller that was refused tries again."""
         with self._lock:
@@ -222,6 +246,7 @@ class Flow:
     def _note_change(self) -> None:
         self._changes += 1
         self._wake[self._names[-2]].notify()
+        self._wake[self._names[0]].notify()
 
     def _when(
         self,

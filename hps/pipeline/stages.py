@@ -130,6 +130,7 @@ class StageThreads:
     def __init__(self, work: StageWork, flow: Flow) -> None:
         self._work = work
         self._flow = flow
+        work.num_changes, work.waits_for_memory = flow.num_changes, flow.wait_for_memory
         # Let in and not yet released: what close() must give back, wherever it is.
         self._in_flight: dict[int, Prepared] = {}
         self._is_reading = False  # True from before the network stage asks whether it may

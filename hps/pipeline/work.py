@@ -4,13 +4,14 @@ Above it: stages.py. Below it: the reader, which only `read` touches; `Ranks.exc
 training has several ranks; `RowServer.pin` and `warm`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 from hps.common.arrays import HOST
+from hps.errors import BatchMemoryError
 from hps.pipeline.arrival import Arrival
 from hps.pipeline.clock import INPUT, StageClock
 from hps.pipeline.invariants import require
@@ -52,6 +53,9 @@ class StageWork:
         self._ranks = server.ranks
         self._num_placed = 0
         self._beside: AbstractContextManager[object] | None = None
+        # As Flow has them, where stages have threads: else nothing is released meanwhile.
+        self.num_changes: Callable[[], int] = lambda: 0
+        self.waits_for_memory: Callable[[int], bool] = lambda changes: False
 
     @property
     def has_gpu_cache(self) -> bool:
@@ -90,8 +94,7 @@ class StageWork:
         divided = None
         with self._beside:
             if isinstance(item, Prepared):
-                with self.clock.busy("network", item.number):
-                    divided = ranks.divide(item.keys)
+                divided = self._divide(item, ranks)
             with self.clock.waiting("network", INPUT):
                 exchanged = ranks.exchange(divided)
         if exchanged is None and isinstance(item, Prepared):
@@ -99,6 +102,17 @@ class StageWork:
         if isinstance(item, Prepared):
             item.exchanged = exchanged
         return item
+
+    def _divide(self, item: Prepared, ranks: "Ranks") -> Mapping[str, object]:
+        """The batch's keys by owner; again after each release, where a device has no memory."""
+        while True:
+            changes = self.num_changes()
+            try:
+                with self.clock.busy("network", item.number):
+                    return ranks.divide(item.keys)
+            except BatchMemoryError:
+                if not self.waits_for_memory(changes):
+                    raise
 
     def _want(self, prepared: Prepared) -> None:
         if self._beside is None:

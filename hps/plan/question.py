@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hps.common.byte_sizes import parse_bytes
 from hps.common.field_checks import require_number, require_whole
 from hps.common.optimizers import OPTIMIZERS
 from hps.common.row_layout import RowLayout
 from hps.common.sharding import NUM_VIRTUAL
 from hps.common.wire import Wire
-from hps.config import TableConfig, parse_bytes
+from hps.config import TableConfig
 from hps.errors import ConfigError
 
 _BITS = re.compile(r"[A-Za-z](b|bit|bits|bps)\s*$")

@@ -59,6 +59,7 @@ def _gpu_lines(plan: Plan) -> Iterable[_Line]:
     yield "buffers, dense part", _size(gpu.buffers), ""
     least = f"at least {_size(gpu.least_cache)}, for {plan.step.window_keys:,.0f} rows in flight"
     yield "gpu_cache", _size(gpu.cache), least
+    yield "of it for batches", _size(gpu.batches), "an eighth if --gpu says nothing else"
     per_second = f"{_size(gpu.copied_per_second)} a second to and from the host"
     yield "misses a step", f"{gpu.misses:,.0f}", per_second
 

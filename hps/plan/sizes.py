@@ -14,7 +14,7 @@ import numpy as np
 from hps import _C
 from hps.common.sharding import ShardMap
 from hps.common.wire import Wire
-from hps.config import SsdStoreConfig
+from hps.config import BATCH_SHARE, SsdStoreConfig
 from hps.generate.config import cardinalities_of
 from hps.plan.keys import KeyLaw
 from hps.plan.question import PlanQuestion
@@ -24,6 +24,9 @@ FLOAT_BYTES = 4
 DISK_PAGE_BYTES = 4096  # the least that a disk reads
 DENSE_COPIES = 4  # a dense parameter's weight, gradient and Adam's two moments
 PROCESS_BYTES = 1 << 30  # Python, torch, the parsed examples: an allowance
+# Of a gpu_cache, an occurrence: a plan; a step's sums, beside those of runs.
+PLAN_BYTES, SUMS_BYTES = 104, 29
+IDS_BYTES = 4  # between ranks, an occurrence
 PINNED_LOAD = 0.7  # of a cache's slots: beyond it both buckets of a key may be pinned full
 
 
@@ -64,9 +67,10 @@ class GpuSizes:
     """Of device memory.
 
     Args:
-        least_cache: that holds the window's rows.
+        least_cache: that holds the window's rows, and what batches work on.
         buffers: keys, rows and gradients of a step, and the dense part.
         cache: what is left for the gpu_cache.
+        batches: of that, what the window's batches and a step work on.
         misses: distinct keys a step that it lacks.
         copied_per_second: to and from the host, for them.
     """
@@ -74,6 +78,7 @@ class GpuSizes:
     least_cache: float
     buffers: float
     cache: float
+    batches: float
     misses: float
     copied_per_second: float
 
@@ -174,11 +179,15 @@ class Sizer:
             return None
         buffers = self._step_buffers(step) + self._dense()
         cache = max(0.0, int(question.gpu) - buffers)
-        misses = self._misses(ranks, cache / self.row.gpu_slot)
+        batches = self._batches(ranks, step)
+        rows = cache - max(batches, cache / BATCH_SHARE)
+        least_rows = self._least_cache(step, self.row.gpu_slot)
+        misses = self._misses(ranks, max(0.0, rows) / self.row.gpu_slot)
         return GpuSizes(
-            least_cache=self._least_cache(step, self.row.gpu_slot),
+            least_cache=max(least_rows + batches, least_rows * BATCH_SHARE / (BATCH_SHARE - 1)),
             buffers=buffers,
             cache=cache,
+            batches=batches,
             misses=misses,
             # The row that comes, and the changed one that gives way.
             copied_per_second=2 * misses * self.row.image * question.steps_per_second,
@@ -260,6 +269,20 @@ class Sizer:
 
     def _least_cache(self, step: StepSizes, slot_bytes: float) -> float:
         return step.window_keys / PINNED_LOAD * slot_bytes
+
+    def _batches(self, ranks: int, step: StepSizes) -> float:
+        """Plans of the window and of a batch that is made; sums of a step. Between ranks keys are
+        sent without repetitions; a rank's own have a plan from when they are read, and their
+        gradients are summed before they are sent."""
+        depth, dim = self.question.depth, self.question.dim
+        own, of_sums = step.rank_occurrences, SUMS_BYTES + dim / 4
+        if ranks == 1:
+            return (PLAN_BYTES * (depth + 2) + of_sums) * own
+        received = step.received_keys
+        plans = (
+            PLAN_BYTES * (depth + 2) * received + (PLAN_BYTES + IDS_BYTES) * (2 * depth + 3) * own
+        )
+        return plans + of_sums * max(own, received) + FLOAT_BYTES * dim * step.rank_keys
 
     def _step_buffers(self, step: StepSizes) -> float:
         """Keys of the window; a step's rows and gradients by occurrence, by key, and as owner."""

@@ -106,7 +106,7 @@ class Admitting:
         beside, held = self._beside, self._held
         assert beside is not None and held is not None
         with self._stack.lock:
-            error = no_room(beside.name, held.num_unique, beside.tier, beside.cache)
+            error = no_room(beside.name, held.num_unique, beside.pieces.kind, beside.cache)
         error.add_note(f"new keys of table {self._stack.name!r} wait by its rows")
         raise error
 

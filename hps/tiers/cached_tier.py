@@ -313,6 +313,11 @@ class CachedTier:
         if len(self.idle_plans) < MAX_IDLE_PLANS:
             self.idle_plans.append(plan)
 
+    def drop_idle_plans(self) -> None:
+        """Plans that nobody uses are gone, and with them their memory. Under the lock."""
+        assert_held(self.lock)
+        self.idle_plans.clear()
+
     def hold_plan(self, plan: BatchPlan) -> None:
         """Notes that a plan holds pins, or is about to, for erase to look at, until it is kept as
         an idle one. Under the lock."""

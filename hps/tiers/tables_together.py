@@ -10,6 +10,7 @@ A step's own objects are looked through by the native core, in a call for all ta
 not know, as updates of one table that are to be joined, goes table by table to the same verbs.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,13 @@ from hps.common.arrays import AnyArray, OutputPool, PoolArguments
 from hps.common.locks import OwnedLock, assert_held
 from hps.common.row_layout import Floats
 from hps.contracts.row_cache import BatchPlan
-from hps.contracts.table_verbs import BagsOfTable, CacheBesideOthers, RowsOfTable, TableVerbs
+from hps.contracts.table_verbs import (
+    BagsOfTable,
+    BatchMemory,
+    CacheBesideOthers,
+    RowsOfTable,
+    TableVerbs,
+)
 from hps.tiers.batch_rows import BatchRows
 from hps.tiers.cached_tier import MAX_IDLE_PLANS
 from hps.tiers.top_tier import TableStack
@@ -56,6 +63,14 @@ class TablesTogether:
         self._places = {name: place for place, name in enumerate(stacks)}
         self._lock = lock
         self._device = device
+        own = weakref.ref(self)  # whose verbs are not what keeps it
+
+        def spare(needed: Sequence[BatchPlan]) -> None:
+            together = own()
+            if together is not None:
+                together._drop_idle_plans(needed)
+
+        verbs.on_shortage(spare)
         # Of verbs over all tables, not yet with their counters. Guarded by the lock.
         self._seconds = 0.0
 
@@ -69,6 +84,25 @@ class TablesTogether:
         if not found or found[0] is None or any(verbs is None for verbs in found):
             return None
         return cls(found[0], stacks, lock, device)
+
+    @property
+    def memory(self) -> BatchMemory:
+        """Of the device, for batches."""
+        return self._verbs.memory
+
+    def _drop_idle_plans(self, needed: Sequence[BatchPlan]) -> None:
+        """Their memory is the device's again. Called by verbs, which have the lock but for a few.
+
+        Args:
+            needed: plans that are being worked on; if there are none, those of the last pulls and
+                pushes may be, too.
+        """
+        if not self._lock._is_owned():  # who keeps plans may be at them
+            return
+        for stack in self._stacks.values():
+            stack.drop_idle_plans()
+            if needed and not any(stack.plan is one for one in needed):
+                stack.spare_plan()
 
     def raise_failed(self) -> None:
         """As TableStack.raise_failed of each, which does not wait."""
@@ -171,7 +205,7 @@ class TablesTogether:
         for stack, plan, is_granted in zip(stacks, plans, granted, strict=True):
             if not is_granted:
                 with self._lock:
-                    raise stack.capacity_error(plan.unique_keys)
+                    raise stack.pieces.capacity_error(plan.unique_keys)
 
     def _reserve(self, stacks: Sequence[TableStack], plans: Sequence[BatchPlan]) -> list[bool]:
         """Phase 1 of CachedTier, of all tables: which were granted. Within the turns."""

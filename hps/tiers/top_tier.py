@@ -3,7 +3,7 @@
 Above it: parameter_server/rows.py and batches.py, which check arguments and keep updates apart.
 Below it: cached_tier.py, which moves the rows: a batch is looked up, what is missing gets slots,
 the rows those slots held go down, the missing ones come up. A batch that cannot be held at once is
-worked off in pieces of its unique keys.
+worked off in pieces (pieces.py).
 
 Any thread may call. The verbs that change rows (create, push, assign, erase, apply) are called
 within the server's updates; none is called under the server's lock.
@@ -25,13 +25,14 @@ from hps.common.row_layout import Floats, Images, Keys, Labels, Statistics
 from hps.contracts.admission import Gate, and_forget
 from hps.contracts.row_cache import AnyRowCache, BatchPlan
 from hps.contracts.tiers import HoldsRows
-from hps.errors import CapacityError, ConfigError, StoreError
+from hps.errors import BatchMemoryError, CapacityError, ConfigError, StoreError
 from hps.table.row_checks import assigns_tame, starts_tame
-from hps.tiers.cached_tier import MAX_SCRATCH_BYTES, CachedTier
+from hps.tiers.cached_tier import CachedTier
 from hps.tiers.counted_sums import sum_gradients, sum_numbered
+from hps.tiers.pieces import CHECKED, DONE, Pieces, in_parts, push_by_key
 from hps.tiers.pulled_bags import pool_pulled
 from hps.tiers.read_through import read_through
-from hps.tiers.refusals import no_room, non_finite, pinned_too_often
+from hps.tiers.refusals import non_finite
 
 if TYPE_CHECKING:
     from hps.config import TableConfig
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 # A pull that is refused even for so few keys stops asking for slots and reads through.
 _READ_THROUGH_KEYS = 64
-_DONE = "were done"
 
 
 class TableStack(CachedTier):
@@ -55,11 +55,9 @@ class TableStack(CachedTier):
         tier: str = "dram_cache",
     ) -> None:
         super().__init__(config, cache, below, lock, rates)
-        self.tier = tier
+        self.pieces = Pieces(self, tier)
         # A device tells of a gradient that is not finite when asked, not at once.
         self._failed_key = cache.failed_key
-        # Asks who pins ahead to give slots back; True if some came. Not under the lock or a turn.
-        self.make_room: Callable[[], bool] = lambda: False
         # Decides which keys come by a row; None: all. Set before the table is used.
         self.gate: Gate | None = None
         # All below are guarded by the lock.
@@ -88,13 +86,19 @@ class TableStack(CachedTier):
 
     def pull(self, keys: Keys, out: Floats) -> None:
         """Embeddings of keys [L] into out [L, D]; one native call when all rows are here."""
+        try:
+            self._pull(keys, out)
+        except BatchMemoryError:
+            in_parts(self, len(keys), lambda part: self._pull(keys[part], out[part]))
+
+    def _pull(self, keys: Keys, out: Floats) -> None:
         with self.lock, self.counters:
             if self._pull_here(keys, out):
                 return
             plan = self._lend_plan()
         try:
-            gather = partial(self.cache.gather, plan, out)
-            self._in_pieces(plan, partial(self._work, plan, gather), _DONE, _READ_THROUGH_KEYS)
+            work = partial(self.pieces.work, plan, partial(self.cache.gather, plan, out))
+            self.pieces.in_windows(plan, work, DONE, _READ_THROUGH_KEYS)
         except (CapacityError, StoreError):
             # No slot can be had: all are pinned, or the disk is full and no victim can go down.
             num_read = read_through(self, keys, out)
@@ -106,23 +110,34 @@ class TableStack(CachedTier):
     def pull_pooled(self, keys: Keys, bags: PoolArguments, out: Floats) -> None:
         """Sums or means of bags of keys [L] into out [B, F * D]; one native call when all rows are
         here. Of keys that cannot be held at once the distinct rows [N, D] are pulled first."""
+        try:
+            if self._pull_pooled(keys, bags, out):
+                return
+        except (BatchMemoryError, StoreError):
+            pass  # no memory for a plan, or no space for a victim: pull goes on in pieces
+        pool_pulled(self.pull, self.layout.dim, on_host(keys), bags, out)
+
+    def _pull_pooled(self, keys: Keys, bags: PoolArguments, out: Floats) -> bool:
         with self.lock, self.counters:
             if self._pull_pooled_here(keys, bags, out):
-                return
+                return True
             plan = self._lend_plan()
             num_unique = plan.num_unique
         try:
             pool = partial(self.cache.pool, plan, *bags, out)
-            if num_unique <= self._largest_piece and self._work(plan, pool, 0, num_unique):
-                return
-        except StoreError:
-            pass  # no space for a victim: pull may read through
+            is_small = num_unique <= self.pieces.largest
+            return is_small and self.pieces.work(plan, pool, 0, num_unique)
         finally:
             self._take_back(plan)
-        pool_pulled(self.pull, self.layout.dim, on_host(keys), bags, out)
 
     def create(self, keys: Keys, out: Floats) -> None:
         """As pull, and stores the keys that nobody stored."""
+        try:
+            self._create(keys, out)
+        except BatchMemoryError:
+            in_parts(self, len(keys), lambda part: self._create(keys[part], out[part]))
+
+    def _create(self, keys: Keys, out: Floats) -> None:
         lr = self.rates[self.name]
         if not starts_tame(self.config, lr):
             self.cache.watch()
@@ -146,8 +161,31 @@ class TableStack(CachedTier):
         Keys that the cache cannot hold at once are gone through twice where one may overflow, or
         where rows were stored before, which nobody has looked at.
         """
-        cache = self.cache
-        lr = self.rates[self.name]
+        try:
+            plan = self._begin_push(keys, grads, labels, occurrences)
+        except BatchMemoryError:
+            if len(keys) < 2:
+                raise
+            return push_by_key(self, keys, grads)
+        if plan is None:
+            return
+        cache, lr = self.cache, self.rates[self.name]
+        try:
+            self._update(
+                plan,
+                lambda: self._apply(plan, lr),
+                gate=self.gate,
+                check=partial(self._refuse_overflow, plan, lr),
+                is_checked=lambda: cache.may_overflow(plan, lr) or self.below.num_rows() > 0,
+            )
+        finally:
+            self._take_back(plan)
+
+    def _begin_push(
+        self, keys: Keys, grads: Floats, labels: Labels | None, occurrences: Occurrences | None
+    ) -> BatchPlan | None:
+        """Sums up, and does the step if all rows are here; else returns a plan with the sums."""
+        cache, lr = self.cache, self.rates[self.name]
         with self.lock, self.counters:
             plan = self.plan
             self.changes += 1
@@ -159,28 +197,31 @@ class TableStack(CachedTier):
                 self.counters.hits += plan.num_unique if is_whole else 0
             if is_whole and occurrences is None and self.gate is None:
                 self.refuse_non_finite(plan, cache.push(plan, grads, lr, labels))
-                return
-            self.refuse_non_finite(
-                plan, sum_gradients(self.cache, plan, grads, labels, occurrences)
-            )
+                return None
+            self.refuse_non_finite(plan, sum_gradients(cache, plan, grads, labels, occurrences))
             if is_whole and (self.gate is None or self.gate.prepare_here(plan)):
                 try:
                     self._apply(plan, lr)
                 finally:
                     if self.gate is not None:
                         self.gate.release()
-                return
+                return None
+            return self._lend_plan()
+
+    def try_push(self, keys: Keys, sums: Floats) -> None:
+        """NonFiniteError if a step by these sums [N, D] of distinct keys [N] would be refused; no
+        row changes."""
+        with self.lock, self.counters:
             plan = self._lend_plan()
         try:
-            self._update(
-                plan,
-                lambda: self._apply(plan, lr),
-                gate=self.gate,
-                check=partial(self._refuse_overflow, plan, lr),
-                is_checked=lambda: cache.may_overflow(plan, lr) or self.below.num_rows() > 0,
-            )
+            with self.lock, self.counters:
+                self.cache.make_plan(keys, plan)
+                self.refuse_non_finite(plan, self.cache.sum_gradients(plan, sums))
+            refuse = partial(self._refuse_overflow, plan, self.rates[self.name])
+            self.pieces.in_windows(plan, partial(self.pieces.work, plan, refuse), CHECKED)
         finally:
             self._take_back(plan)
+        self.raise_failed(wait=True)
 
     def push_logged(
         self,
@@ -213,7 +254,7 @@ class TableStack(CachedTier):
                 if num_missing:
                     if not self.bring(plan, 0, -1):
                         with self.lock:
-                            raise self.capacity_error(plan.unique_keys)
+                            raise self.pieces.capacity_error(plan.unique_keys)
                     with self.lock, self.counters:
                         culprit = sum_gradients(self.cache, plan, grads, None, occurrences)
                         if culprit < 0:
@@ -241,6 +282,19 @@ class TableStack(CachedTier):
     ) -> None:
         """Sets rows [L, D] and state [L, S] outright; state None is that of a new row. Statistics
         stay where none are given, but for the last period."""
+
+        def assign(part: slice) -> None:
+            of_part = None if state is None else state[part]
+            self._assign(keys[part], rows[part], of_part, None)
+
+        try:
+            self._assign(keys, rows, state, statistics)
+        except BatchMemoryError:  # of a device, whose rows have no statistics
+            in_parts(self, len(keys), assign)
+
+    def _assign(
+        self, keys: Keys, rows: Floats, state: Floats | None, statistics: Statistics | None
+    ) -> None:
         lr, counted = self.rates[self.name], None if statistics is None else statistics.images()
         if not assigns_tame(self.config, rows, state, lr):
             self.cache.watch()
@@ -251,8 +305,7 @@ class TableStack(CachedTier):
         and_forget(self.gate, keys, partial(self._update_pieces, keys, set_rows))
 
     def assign_here(self, keys: Keys, rows: Floats) -> NDArray[np.bool_]:
-        """As `assign`, of those of a few keys [L] that take no slot; bool [L], which these are.
-        Others hold the lock for as long as it takes to copy the rows."""
+        """As `assign`, of those of a few keys [L] that take no slot; bool [L], which these are."""
         cache, lr = self.cache, self.rates[self.name]
         if self.gate is not None or not isinstance(cache, _C.DramCache):
             return np.zeros(len(keys), np.bool_)
@@ -305,7 +358,7 @@ class TableStack(CachedTier):
             is_accepted = self.bring(plan, 0, -1)
         if not is_accepted:
             with self.lock:
-                raise self.capacity_error(plan.unique_keys)
+                raise self.pieces.capacity_error(plan.unique_keys)
 
     def plan_of(self, keys: Keys) -> BatchPlan:
         """A plan of these keys; that of the last pull if it was of the same. Under the lock."""
@@ -457,6 +510,12 @@ class TableStack(CachedTier):
             old, self.plan = self.plan, plan
             self.keep_plan(old)
 
+    def spare_plan(self) -> None:
+        """The plan of the last pull or push takes no memory of a device."""
+        with self.lock:
+            if self._queued is not None:
+                self._queued.spare(self.plan)
+
     def _update_pieces(self, keys: Keys, update: Callable[[BatchPlan], None]) -> None:
         with self.lock, self.counters:
             plan = self._lend_plan()
@@ -488,27 +547,19 @@ class TableStack(CachedTier):
         """
         with self.lock:
             num_unique = plan.num_unique
-        work = self._work if gate is None else partial(self._work_gated, gate)
-        if num_unique <= self._largest_piece and work(plan, visit, 0, num_unique):
+        pieces = self.pieces
+        work = pieces.work if gate is None else partial(self._work_gated, gate)
+        if num_unique <= pieces.largest and work(plan, visit, 0, num_unique):
             return
-        self._in_pieces(plan, partial(self._has_room, plan), "could be done; no row has changed")
+        pieces.in_windows(plan, partial(pieces.has_room, plan), "could be done; no row has changed")
         if check is not None and is_checked():
-            self._in_pieces(plan, partial(self._work, plan, check), "hold; no row has changed")
-        self._in_pieces(plan, partial(work, plan, visit), _DONE)
-
-    @property
-    def _largest_piece(self) -> int:
-        return min(self.cache.capacity_rows, max(1, MAX_SCRATCH_BYTES // self.layout.row_bytes))
-
-    def _work(self, plan: BatchPlan, visit: Callable[[], None], first: int, count: int) -> bool:
-        """visit() on one window, pinned for as long; False if it was refused."""
-        with self.turn:
-            return self.bring(plan, first, count, visit)
+            pieces.in_windows(plan, partial(pieces.work, plan, check), CHECKED)
+        pieces.in_windows(plan, partial(work, plan, visit), DONE)
 
     def _work_gated(
         self, gate: Gate, plan: BatchPlan, visit: Callable[[], None], first: int, count: int
     ) -> bool:
-        """As _work, with a gate that has prepared; False also if it cannot."""
+        """As Pieces.work, with a gate that has prepared; False also if it cannot."""
         with self.turn:
             if not self.bring(plan, first, count):
                 return False
@@ -526,44 +577,6 @@ class TableStack(CachedTier):
                 with self.lock:
                     self.unpin(plan)
         return True
-
-    def _has_room(self, plan: BatchPlan, first: int, count: int) -> bool:
-        """True if a window could be pinned now; no row moves."""
-        with self.turn, self.lock, self.counters:
-            try:
-                self.cache.find(plan, first, count)
-                return self.cache.reserve(plan)
-            finally:
-                self.cache.abandon(plan)
-
-    def _in_pieces(
-        self, plan: BatchPlan, do: Callable[[int, int], bool], done: str, smallest: int = 1
-    ) -> None:
-        """Calls do(first, count) on window after window of the plan, until it has done all keys.
-
-        A refused piece is halved, an accepted one lets the next be twice as long. When `smallest`
-        keys are refused it asks for room (if they are but one), then raises CapacityError.
-        A note on whatever is raised says how many keys were (or could be) `done`.
-        """
-        with self.lock:
-            num_unique = plan.num_unique
-        largest = self._largest_piece
-        first, count = 0, largest
-        try:
-            while first < num_unique:
-                count = min(count, num_unique - first)
-                if do(first, count):
-                    first += count
-                    count = min(2 * count, largest)
-                elif count > smallest:
-                    count = (count + 1) // 2
-                elif smallest > 1 or not self.make_room():
-                    with self.lock:
-                        raise self.capacity_error(plan.unique_keys[first : first + count])
-        except BaseException as error:
-            if first:
-                error.add_note(f"the first {first} of {num_unique} keys of this call {done}")
-            raise
 
     def _look_at(self, rows: Images, found: Images) -> None:
         """Stores of older versions may hold rows that no optimizer makes."""
@@ -585,16 +598,3 @@ class TableStack(CachedTier):
         """NonFiniteError that names a unique key of a plan, unless it is -1."""
         if culprit >= 0:
             raise non_finite(self.name, int(plan.unique_keys[culprit]))
-
-    def capacity_error(self, keys: Keys) -> CapacityError:
-        """For distinct keys that were refused. Under the lock."""
-        assert_held(self.lock)
-        cache, keys = self.cache, on_host(keys)
-        plan = cache.make_plan(keys[cache.contains(keys) != 0], self.take_plan())
-        cache.find(plan, 0, -1)
-        is_room_missing = cache.reserve(plan)  # all are here, so that it takes no slot
-        cache.abandon(plan)
-        self.keep_plan(plan)
-        if not is_room_missing:
-            return pinned_too_often(self.name, len(keys))
-        return no_room(self.name, len(keys), self.tier, cache)

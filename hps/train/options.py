@@ -139,10 +139,11 @@ class TrainOptions(
                 "(--publish URL), too"
             )
         self._check_metrics()
-        if self.remote is not None and (self.gpu is not None or self.engine != "segments"):
+        own = self.gpu is not None or self.gpu_batches is not None or self.engine != "segments"
+        if self.remote is not None and own:
             raise ConfigError(
-                "gpu and engine (--gpu, --engine) are the servers' own; leave them out with remote "
-                "(--server)"
+                "gpu, gpu_batches and engine (--gpu, --gpu-batches, --engine) are the servers' "
+                "own; leave them out with remote (--server)"
             )
         self._check_follow()
         self._check_shape()
@@ -177,6 +178,11 @@ class TrainOptions(
         if self.device is not None and self.gpu is None:
             raise ConfigError(
                 f"device={self.device!r} (--device) is that of the GPU tier; give its budget "
+                "(gpu, --gpu) too"
+            )
+        if self.gpu_batches is not None and self.gpu is None:
+            raise ConfigError(
+                "gpu_batches (--gpu-batches) is a part of the GPU tier's budget; give that "
                 "(gpu, --gpu) too"
             )
 
@@ -454,7 +460,9 @@ class TrainOptions(
             raise ConfigError(f"{self.where}: the servers have a configuration of their own")
         gpu = None
         if self.gpu is not None:
-            gpu = GpuCacheConfig(bytes=self.gpu, device=self.device or "cuda:0")
+            gpu = GpuCacheConfig(
+                bytes=self.gpu, device=self.device or "cuda:0", batch_bytes=self.gpu_batches
+            )
         return Config(
             path=self.store,
             tables=self.tables({TABLE: ()} if features is None else features),

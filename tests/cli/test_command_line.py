@@ -129,6 +129,7 @@ WRONG = [
     (TRAIN, "--batch-size", "0 -3 x 99999999999 1.0 1.5e0 1e10 1e999999999 e3 2__0"),
     (TRAIN, "--dram", "0 -1 1XB x 10% 0x10 1e9"),
     (TRAIN, "--gpu", "0 x"),
+    (TRAIN, "--gpu-batches", "0 x"),
     (TRAIN, "--device", "cuda:x gpu"),
     (TRAIN, "--depth", "-1 9 x"),
     (TRAIN, "--epochs", "0 x"),

@@ -67,6 +67,7 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
     "device": ('"cuda:1"', ["cuda:1"]),
     "dram": ("268435456", ["268435456"]),
     "gpu": ('"1.5GiB"', ["1.5GiB"]),
+    "gpu_batches": ('"256MiB"', ["256MiB"]),
 }
 
 

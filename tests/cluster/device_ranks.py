@@ -72,6 +72,7 @@ def device_server(
     options: hps.ClusterConfig | None = None,
     dims: Mapping[str, int] = DIMS,
     num_bytes: int = 2**18,
+    batch_bytes: int = 2**24,
     device: HostDevice | None = None,
 ) -> Iterator[Any]:
     """A rank's server over all ranks.
@@ -79,6 +80,7 @@ def device_server(
     Args:
         where: "host": no gpu_cache; "cpu": its host build; "queued": a stand-in device whose
             tensors travel as they are; "staged": one whose tensors travel by way of the host.
+        num_bytes, batch_bytes: of a device's rows, and of what batches work on.
         device: that one; None makes a CountedDevice.
     """
     tables = [
@@ -96,7 +98,7 @@ def device_server(
     device = device or CountedDevice()
     tiers = Tiers(open_store=TwinDisk().open)
     if where in ("queued", "staged"):
-        failures = Failures(device)
+        failures = Failures(device, batch_bytes)
 
         def caches(config: hps.Config) -> dict[str, AnyRowCache]:
             return make_gpu_caches(

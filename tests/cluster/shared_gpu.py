@@ -23,7 +23,7 @@ def main() -> None:
         path=folder / "cluster",
         tables=TASK.tables(),
         dram=hps.DramCacheConfig(bytes=2**22),
-        gpu=hps.GpuCacheConfig(bytes=2**21, device=device),
+        gpu=hps.GpuCacheConfig(bytes=2**22, batch_bytes=2**21, device=device),
         threads=1,
     )
     options = hps.ClusterConfig(row_wire=wire, gradient_wire=wire)

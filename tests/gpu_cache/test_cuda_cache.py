@@ -100,7 +100,7 @@ def test_a_large_batch_with_hot_keys_equals_the_host(device: CudaDevice) -> None
     keys[::3] = keys[0]
     grads = random_floats(random, length, dim)
     caches = [_C.GpuCache(pool=_C.ThreadPool(8), **options)]
-    caches.append(DeviceCache(device, Failures(device), options))
+    caches.append(DeviceCache(device, Failures(device, 2**29), options))
     results = []
     for cache in caches:
         plan = pinned(cache, keys)
@@ -129,7 +129,7 @@ def test_verbs_on_two_streams_happen_in_the_order_in_which_they_are_issued(
     device: CudaDevice,
 ) -> None:
     options = cache_options(hps.SGD(), 64, capacity_of(hps.SGD(), 64, 2000))
-    cache = DeviceCache(device, Failures(device), options)
+    cache = DeviceCache(device, Failures(device, 2**26), options)
     count = 100_000
     keys = torch.arange(count, device=DEVICE)
     plan = pinned(cache, keys)
@@ -160,7 +160,7 @@ def test_a_cache_may_be_dropped_while_its_work_is_queued(device: CudaDevice) -> 
     count = 100_000
     side = torch.cuda.Stream(DEVICE)
     for _ in range(5):
-        cache = DeviceCache(device, Failures(device), options)
+        cache = DeviceCache(device, Failures(device, 2**26), options)
         keys = torch.arange(count, device=DEVICE)
         plan = pinned(cache, keys)
         expected = torch.empty(count, 64, device=DEVICE)

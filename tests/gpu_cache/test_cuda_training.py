@@ -23,7 +23,7 @@ OPTIMIZER = hps.RowWiseAdagrad(lr=0.1)
 BUDGETS = {
     "none": None,
     "cpu": hps.GpuCacheConfig(bytes="300KiB", device="cpu"),
-    "cuda": hps.GpuCacheConfig(bytes="300KiB", device="cuda:0"),
+    "cuda": hps.GpuCacheConfig(bytes="4396KiB", batch_bytes="4MiB", device="cuda:0"),
 }
 
 

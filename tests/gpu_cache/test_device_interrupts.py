@@ -278,16 +278,16 @@ def test_what_is_left_of_a_chunk_is_not_written_to_once_another_was_asked_for(
     device = CopyingDevice()
     options = cache_options(hps.SGD(), ROW_DIM, 40_000)
     cache = DeviceCache(device, Failures(device), options)
-    many = np.arange(20_000, dtype=np.uint64)  # more than half a chunk
+    many = np.arange(33_000, dtype=np.uint64)  # more than a chunk
     plan = cache.make_plan(many, None)
-    start = device.sources[0]
+    start = device.sources[-1]
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         # On the way back to the native core.
-        patched.setattr(ring._Chunk, "place", property(interrupt))
+        patched.setattr(ring._Chunk, "address", property(interrupt))
         with pytest.raises(KeyboardInterrupt):
             cache.make_plan(many, plan)
     device.sources.clear()

@@ -226,11 +226,11 @@ def test_a_plan_may_grow_while_work_on_its_old_memory_is_queued() -> None:
     device = HostDevice()
     caught = Caught(device, Failures(device))
     cache, plan = caught.cache, caught.plan
-    old_bytes = plan.arena.memory.numel()
+    old_bytes = plan.part.num_bytes
     cache.release(plan)
     assert device.num_done < device.num_queued, "the release is still queued"
     cache.make_plan(np.arange(5000, dtype=np.uint64), plan)
-    assert plan.arena.memory.numel() > old_bytes
+    assert plan.part.num_bytes > old_bytes
     taken = [torch.full((old_bytes,), 0x77, dtype=torch.uint8) for _ in range(50)]
     assert cache.pins == 0 and cache.num_rows == 40
     del taken
@@ -245,7 +245,7 @@ def test_a_cache_may_be_dropped_while_its_work_is_queued() -> None:
     device.work_off(device.num_queued)
     assert expected.any()
     caught.cache.gather(caught.plan, out)
-    sizes = (caught.cache.memory_bytes, caught.plan.arena.memory.numel())
+    sizes = (caught.cache.memory_bytes, caught.plan.part.num_bytes)
     together = caught.cache.together  # whose pinned memory would be waited for
     del caught
     taken = [torch.full((size,), 0x77, dtype=torch.uint8) for size in sizes for _ in range(50)]

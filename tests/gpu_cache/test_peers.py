@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from hps import _C
+from hps.common.locks import new_lock
 from hps.common.sharding import ShardMap
 from hps.common.wire import Wire, decode, encode
+from hps.errors import BatchMemoryError
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.failures import Failures
 from hps.gpu_cache.peers import Peers
@@ -25,7 +27,7 @@ DIM = 5
 def make_peers(num_ranks: int) -> tuple[HostDevice, Peers]:
     """Over a device of their own."""
     device = HostDevice()
-    return device, Peers(DeviceBatch(device, Failures(device)), num_ranks)
+    return device, Peers(DeviceBatch(device, Failures(device)), num_ranks, new_lock())
 
 
 def values_of(wire: Wire) -> np.ndarray:
@@ -124,3 +126,48 @@ def test_keys_of_other_memory_are_not_those_that_were_divided() -> None:
     assert found.matches(keys) and found.matches(keys)  # the second time it is believed
     keys.data = torch.arange(100) + 1
     assert not found.matches(keys)
+
+
+def test_keys_that_a_device_has_no_memory_for_are_refused_and_take_nothing() -> None:
+    device = HostDevice()
+    failures = Failures(device, 2**18)
+    peers = Peers(DeviceBatch(device, failures), 2, new_lock())
+    dims = {"ads": 4, "users": 8}
+    before = failures.arena.used_bytes
+    many = {"ads": np.arange(900, dtype=np.uint64), "users": np.arange(2000, dtype=np.uint64)}
+    with pytest.raises(BatchMemoryError, match=r"a batch of 2900 keys in 2 tables.*--gpu-batches"):
+        peers.divide(many, dims, "cpu")
+    assert failures.arena.used_bytes == before
+    found = peers.divide({"ads": many["ads"]}, dims, "cpu")
+    assert found["ads"].num_unique == 900 and failures.arena.used_bytes > before + 80 * 900
+    # An idle plan gives its memory to one that has need of it.
+    del found
+    kept = failures.arena.used_bytes
+    found = peers.divide({"users": many["users"][:1300]}, dims, "cpu")
+    assert found["users"].num_unique == 1300
+    assert failures.arena.used_bytes < kept + 80 * 1300
+
+
+def test_sums_that_are_under_way_keep_their_memory_when_room_is_made_for_more() -> None:
+    device = HostDevice()
+    failures = Failures(device)
+    peers = Peers(DeviceBatch(device, failures), 1, new_lock())
+    keys = np.arange(50, dtype=np.uint64)
+    found = peers.divide({"ads": keys}, {"ads": 4}, "cpu")["ads"]
+    peers.make_room([found])
+    grads = torch.arange(200, dtype=torch.float32).view(50, 4)
+    peers.sum_gradients([found], [grads], [None])
+    assert peers.judge([found], [None], 2.0**20, 2.0**100) == [(-1, 0.0)]
+    larger = peers.divide({"ads": np.arange(5000, dtype=np.uint64)}, {"ads": 4}, "cpu")["ads"]
+    peers.make_room([larger])  # as the stage that pins does meanwhile
+    others = [failures.arena.take(4 * 200) for _ in range(3)]
+    with device.order().verb():
+        for part in others:
+            device.fill(part.memory, 7)
+    message = peers.send_sums([found], [None], np.array([[50]]), Wire.FLOAT32)
+    device.work_off(device.num_queued)
+    assert (
+        message.view(torch.float32)
+        .view(50, 4)
+        .equal(grads[torch.from_numpy(np.argsort(keys)[found.unique_keys.astype(np.int64)])])
+    )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hps
+import hps.nn.joint_look_up  # takes the name of the host before it is another here
 from hps.common import arrays, bags
 from hps.contracts.reads import PooledRead
 from hps.gpu_cache import make_gpu_caches
@@ -66,11 +67,23 @@ def train(server: hps.ParameterServer, given: list[hps.Batch], depth: int) -> li
 
 
 class Launched:
-    """A server over a device whose tensors are the host's."""
+    """A server over a device whose tensors are the host's.
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    Args:
+        num_bytes: of its rows.
+        batch_bytes: of what batches work on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        num_bytes: int,
+        batch_bytes: int = 2**24,
+    ) -> None:
         self.device = EagerDevice()
-        failures = Failures(self.device)
+        failures = Failures(self.device, batch_bytes)
+        self.arena = failures.arena
         tiers = Tiers(
             make_gpu_caches=lambda config: make_gpu_caches(
                 config, lambda options: DeviceCache(self.device, failures, options)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hps
-from hps.config import parse_bytes
+from hps.common.byte_sizes import parse_bytes
 from hps.train import TrainOptions, train
 from tests.logs import write_criteo
 

@@ -395,6 +395,8 @@ def test_reduced_precision_trains(tmp_path: Path) -> None:
         ({"limit": -1}, "limit"),
         ({"device": "cuda:0"}, "gpu"),
         ({"gpu": "1GiB", "device": "gpu"}, "device='gpu' must be cuda"),
+        ({"gpu_batches": "1GiB"}, r"gpu_batches \(--gpu-batches\) is a part .*--gpu\) too"),
+        ({"gpu": "1GiB", "gpu_batches": "2GiB"}, r"batch_bytes=2147483648 is a part"),
         ({"depth": 9}, "depth.*=9"),
         ({"depth": "deep"}, "depth='deep' must be .*, or auto"),
         ({"format": "tsv"}, "tsv"),

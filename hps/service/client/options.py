@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 from uuid import uuid4
 
+from hps.common.byte_sizes import parse_bytes
 from hps.common.field_checks import require_flag, require_number
 from hps.common.wire_format import Wire
-from hps.config import parse_bytes
 from hps.errors import ConfigError
 from hps.service.messages.addresses import is_loopback
 

@@ -5,8 +5,9 @@ Above it: `hps serve`, the handlers. Below it: admission.py keeps the limits of 
 
 from dataclasses import dataclass
 
+from hps.common.byte_sizes import parse_bytes
 from hps.common.field_checks import require_number, require_whole
-from hps.config import MAX_DIM, MAX_TABLES, parse_bytes
+from hps.config import MAX_DIM, MAX_TABLES
 from hps.errors import ConfigError
 
 _LEAST_MESSAGE, _MOST_MESSAGE = 2**16, 2**30

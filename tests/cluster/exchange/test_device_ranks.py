@@ -34,12 +34,14 @@ def outcome(
     options: hps.ClusterConfig,
     batches: Any,
     make_device: Any = lambda rank: None,
+    batch_bytes: int = 2**24,
 ) -> Any:
     """What was pooled in each step on each rank, and the tables' digests."""
 
     def body(world: LocalWorld) -> Any:
         device = make_device(world.rank)
-        with device_server(world, folder, where, options, device=device) as rank:
+        more: Any = {"device": device, "batch_bytes": batch_bytes}
+        with device_server(world, folder, where, options, **more) as rank:
             rank.server.ranks.pipeline_opened(rank)
             pooled = [rank.step(batch) for batch in batches(world.rank)]
             rank.server.ranks.pipeline_closed(rank)
@@ -66,6 +68,23 @@ def test_ranks_over_a_device_have_the_bits_of_ranks_over_the_host(
     assert outcome(tmp_path, where, size, options, batches) == on_host
     if wire == "float32":
         assert outcome(tmp_path, "cpu", size, options, batches) == on_host
+
+
+def test_ranks_with_little_memory_for_batches_have_the_same_bits_or_are_refused(
+    tmp_path: Path,
+) -> None:
+    options = hps.ClusterConfig()
+
+    def batches(rank: int) -> Any:
+        generator = np.random.default_rng([8, rank])
+        return [random_batch(generator, 90, longest) for longest in (10, 40, 20)]
+
+    def of(where: str, num_bytes: int) -> Any:
+        return outcome(tmp_path / str(num_bytes), where, 2, options, batches, batch_bytes=num_bytes)
+
+    assert of("queued", 2**19) == of("host", 2**19)
+    with pytest.raises(BaseException, match=r"a batch of \d+ keys in 3 tables needs \d+ bytes"):
+        of("queued", 2**16 + 2**15)
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no g++ here")
