@@ -25,7 +25,7 @@ DISK_PAGE_BYTES = 4096  # the least that a disk reads
 DENSE_COPIES = 4  # a dense parameter's weight, gradient and Adam's two moments
 PROCESS_BYTES = 1 << 30  # Python, torch, the parsed examples: an allowance
 # Of a gpu_cache, an occurrence: a plan; a step's sums, beside those of runs.
-PLAN_BYTES, SUMS_BYTES = 104, 29
+PLAN_BYTES, SUMS_BYTES = 107, 21
 IDS_BYTES = 4  # between ranks, an occurrence
 PINNED_LOAD = 0.7  # of a cache's slots: beyond it both buckets of a key may be pinned full
 

@@ -126,11 +126,11 @@ def in_parts(table: Sparing, count: int, do: Callable[[slice], object]) -> None:
     Raises:
         BatchMemoryError: it has none for one.
     """
-    table.spare_plan()
-    _in_halves(0, count, do)
+    _in_halves(table, 0, count, do)
 
 
-def _in_halves(start: int, stop: int, do: Callable[[slice], object]) -> None:
+def _in_halves(table: Sparing, start: int, stop: int, do: Callable[[slice], object]) -> None:
+    table.spare_plan()  # whose memory may be all that there is, and more than a part needs
     try:
         do(slice(start, stop))
         return
@@ -138,8 +138,8 @@ def _in_halves(start: int, stop: int, do: Callable[[slice], object]) -> None:
         if stop - start < 2:
             raise
     middle = (start + stop) // 2
-    _in_halves(start, middle, do)
-    _in_halves(middle, stop, do)
+    _in_halves(table, start, middle, do)
+    _in_halves(table, middle, stop, do)
 
 
 def push_by_key(table: Pushed, keys: Keys, grads: Floats) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from hps.common.locks import new_lock
 from hps.common.wire import Wire
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.failures import Failures
@@ -28,7 +29,7 @@ def sums_on_two_streams(monkeypatch: pytest.MonkeyPatch, *left_out: str) -> Stre
     as_torch_cuda(device, monkeypatch)
     one, other = FakeStream(device), FakeStream(device)
     with device.on(one):
-        peers = Peers(DeviceBatch(device, Failures(device)), 2)
+        peers = Peers(DeviceBatch(device, Failures(device)), 2, new_lock())
         divided = list(
             peers.divide({"ads": KEYS, "users": KEYS}, dict(ads=DIM, users=DIM), "cpu").values()
         )
@@ -49,10 +50,8 @@ def sums_on_two_streams(monkeypatch: pytest.MonkeyPatch, *left_out: str) -> Stre
 
 
 CROSSING = {
-    "Peers.divide": "ids of places",
-    "Peers.new_rows in Peers.sum_gradients": "sums",
-    "Arena.__init__ in RestMemory.__init__": "what was rounded away",
-    "Arena.__init__ in SumsArena.__init__": "what sums are made in",
+    "DeviceArena.__init__ in Failures.__init__": "ids of places, sums and what they are made in",
+    "DeviceArena.__init__ in RestMemory.__init__": "what was rounded away",
 }
 
 
@@ -81,7 +80,7 @@ def test_gradients_are_kept_until_what_judges_their_sums_is_queued(
     as_torch_cuda(device, monkeypatch)
     alive: dict[str, bool] = {}
     with device.on(FakeStream(device)):
-        peers = Peers(DeviceBatch(device, Failures(device)), 2)
+        peers = Peers(DeviceBatch(device, Failures(device)), 2, new_lock())
         divided = list(peers.divide({"ads": KEYS}, {"ads": DIM}, "cpu").values())
         grads = torch.ones(len(KEYS), DIM)
         known, launch = weakref.ref(grads), device.launch
