@@ -6,7 +6,7 @@ Above it: `hps.SparseEmbedding`, `hps.Ids`; the servers, which pool. Below it: t
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from hps import _C
 from hps.common.arrays import HOST, HostArray, PoolArguments
 from hps.common.row_layout import Labels
 from hps.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hps.types import Ids
 
 Table = TypeVar("Table", bound=Hashable)  # its name, or what else tells it from others
 
@@ -186,7 +183,18 @@ def make_bags(offsets: torch.Tensor, num_occurrences: int, where: str) -> Bags:
     return Bags(offsets, lengths, int(shortest), int(longest), num_occurrences)
 
 
-def bags_of(features: "Mapping[Table, Ids]", device: str, where: str) -> "dict[Table, Bags]":
+class Bagged(Protocol):
+    """What `hps.Ids` has of one table's keys."""
+
+    @property
+    def keys_L(self) -> torch.Tensor: ...
+    @property
+    def offsets(self) -> torch.Tensor: ...
+    @property
+    def known_bags(self) -> "Bags | None": ...
+
+
+def bags_of(features: Mapping[Table, Bagged], device: str, where: str) -> dict[Table, Bags]:
     """The bags of each table of a batch on a device, as make_bags has them, all at once.
 
     Raises:
@@ -205,8 +213,8 @@ def bags_of(features: "Mapping[Table, Ids]", device: str, where: str) -> "dict[T
 
 
 def _bags_of_host(
-    features: "Mapping[Table, Ids]", offsets: list[torch.Tensor], device: str
-) -> "dict[Table, Bags]":
+    features: Mapping[Table, Bagged], offsets: list[torch.Tensor], device: str
+) -> dict[Table, Bags]:
     """Of offsets of the host; nothing if any are not as they are needed. Their numbers go to the
     device in two copies, whatever the number of tables."""
     sizes = [len(one) for one in offsets]

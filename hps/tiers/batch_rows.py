@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from hps.common.bags import BagPooling
-    from hps.tiers.placed_rows import PlacedRows
+    from hps.contracts.joint import JointRows
 
 
 class SharesPins(Protocol):
@@ -50,7 +50,7 @@ class BatchRows(_C.HeldRows):
     # The batch of several tables of which these rows are a part, if there is one; it pins them.
     shared: "SharesPins | None" = None
     # That of a device, whose tables each pin their own; None when nobody else has it.
-    placed: "Callable[[], PlacedRows | None]" = staticmethod(lambda: None)
+    placed: "Callable[[], JointRows | None]" = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class BatchRows(_C.HeldRows):
         return stacks.get(self.table) is self.stack
 
     @property
-    def joint(self) -> "SharesPins | PlacedRows | None":
+    def joint(self) -> "SharesPins | JointRows | None":
         """The batch of several tables of which these rows are a part, if there is one."""
         return self.shared or self.placed()
 

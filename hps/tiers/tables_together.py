@@ -13,7 +13,7 @@ not know, as updates of one table that are to be joined, goes table by table to 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from hps.contracts.joint import JointUpdate, Places
     from hps.contracts.reads import PooledRead
     from hps.contracts.updates import RowUpdate
-    from hps.tiers.placed_rows import PlacedRows
+
+
+class Parts(Protocol):
+    """Pinned rows of several tables, and how the bags of each are pooled."""
+
+    def parts(self, tables: Sequence[str]) -> "tuple[list[BatchRows], list[BagPooling]]":
+        """Of some of the tables."""
 
 
 class TablesTogether:
@@ -261,7 +267,7 @@ class TablesTogether:
             self._share_of(bags, begun)
             return True
 
-    def pool_placed(self, rows: "PlacedRows", places: "Places", out: "torch.Tensor") -> bool:
+    def pool_placed(self, rows: Parts, places: "Places", out: "torch.Tensor") -> bool:
         """Pools the bags of the tables of `places` into out, float32 [B, width]. False, and nothing
         is done, if rows of one were released."""
         with self._lock:
@@ -277,14 +283,14 @@ class TablesTogether:
         """The gradients of an update of PlacedRows; None if rows of a table were released. Under
         the lock."""
         assert_held(self._lock)
-        rows, places = cast("PlacedRows", update.rows), update.places
+        rows, places = cast("Parts", update.rows), update.places
         bags = self._bags_at(rows, places, update.grads.float(), [rates[t] for t in places.tables])
         if bags is not None:
             bags.drop_empty()
         return bags
 
     def _bags_at(
-        self, rows: "PlacedRows", places: "Places", values: "torch.Tensor", rates: Sequence[float]
+        self, rows: Parts, places: "Places", values: "torch.Tensor", rates: Sequence[float]
     ) -> _C.DeviceBags | None:
         """The bags of PlacedRows, side by side in values, float32 [B, width]. Under the lock."""
         assert places.first_columns is not None, "features of a table that do not follow each other"
