@@ -138,7 +138,7 @@ class Known:
         memory = self._memory
         if keys is not self._keys or memory is None or not is_tensor(keys):
             return False
-        return keys._version == self._version and keys.is_set_to(memory)
+        return keys._version == self._version and _C.are_same_tensors(keys, memory)
 
 
 class PeerKeys:

@@ -1,8 +1,9 @@
 """SparseEmbeddings: looks up and pools the features of many tables in one call, and collects their
 gradient.
 
-Above it: the user's model, `hps.models`. Below it: the server's `joint` verbs, or, where it has
-none, tables_look_up.py; `hps.nn.gradients`; while torch.compile looks on, look_up_op.py.
+Above it: the user's model, `hps.models`. Below it: the server's `joint` verbs, rows that a Pipeline
+has pinned together, or, where there are none, tables_look_up.py; `hps.nn.gradients`; while
+torch.compile looks on, look_up_op.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,8 +97,9 @@ class SparseEmbeddings(nn.Module):
 
     Cost: where the rows lie in this process's DRAM, one native call a phase for all tables; each
     distinct row is read once, and no [L, D] is made. A copy of offsets and weights is kept until
-    the step. With a gpu_cache on a device as a SparseEmbedding a table; of servers and on ranks,
-    too, but what the tables ask for travels together.
+    the step. With a gpu_cache on a device the same of batches of a Pipeline, if a table's features
+    follow each other; else as a SparseEmbedding a table, and so of servers and on ranks, but what
+    the tables ask for travels together.
 
     `torch.compile` takes a model with this module as one graph (fullgraph=True) where the rows lie
     in this process's DRAM, the module knows its features, and no bag weight requires a gradient;

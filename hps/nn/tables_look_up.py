@@ -1,5 +1,6 @@
-"""A look-up of several tables where there is no native batch over them: with a gpu_cache on a
-device, from servers and between ranks. The server is asked for all tables at once.
+"""A look-up of several tables where there is no native batch over them: from servers, between ranks
+and, with a gpu_cache on a device, of rows that were not pinned together. The server is asked for
+all tables at once.
 
 Above it: `hps.nn.embeddings`. Below it: the server's `pull_tables`, `hps.nn.embedding`.
 """

@@ -61,7 +61,8 @@ def add_end_figures(
         TestFailed: as `measure_test`.
     """
     figures["period"] = period_of(server)
-    tables = trainer.recipe.tables  # servers may have others, of other models
+    own = trainer.recipe.tables
+    tables = [name for name in server.tables if name in own]  # servers may have those of others
     of_tables = server.stats().get("tables", {})
     expired = sum(int(of_tables.get(name, {}).get("expired_rows", 0)) for name in tables)
     figures["expired_rows"] = sum(context.ranks.gather(expired))

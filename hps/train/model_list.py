@@ -271,8 +271,10 @@ def _dims_of(recipe: ModelRecipe, tables: Sequence[TableConfig]) -> dict[str, in
 
 
 def _files_of(position: JsonView) -> list[Json]:
+    stored = position.get("files")
     try:
-        files = PositionFiles.of(position.get("files")).known
+        files = PositionFiles.of(stored).known
     except ConfigError:  # of a reader of the user's own
-        return []
+        own = stored if isinstance(stored, list) else []
+        files = [one for one in own if isinstance(one, list) and one[1:]]
     return [{"name": name, "bytes": size} for name, size in files]

@@ -26,6 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 PACKAGE = str(Path(__file__).parents[2] / "hps")
 
 
+IN_A_DEL = "in a __del__"
+
+
 class Strike:
     """A tracer that interrupts at the number-th entry of a function of hps, or of what it is in of
     the standard library, once."""
@@ -46,8 +49,8 @@ class Strike:
 
 
 def struck_at(number: int, call: Callable[[], Any]) -> BaseException | None:
-    """The interrupt that struck at the number-th place of a call, or of a __del__ that came with
-    it; None if it has not so many."""
+    """The interrupt that struck at the number-th place of a call; or, with IN_A_DEL, of a __del__
+    that came with it, while the call itself went on; None if it has not so many."""
     strike, before = Strike(number), sys.gettrace()
     sys.settrace(strike)
     try:
@@ -56,7 +59,7 @@ def struck_at(number: int, call: Callable[[], Any]) -> BaseException | None:
         return error
     finally:
         sys.settrace(before)
-    return KeyboardInterrupt() if strike.left == 0 else None
+    return KeyboardInterrupt(IN_A_DEL) if strike.left == 0 else None
 
 
 def calls_of(server: ParameterServer) -> dict[str, Callable[[np.ndarray], Any]]:

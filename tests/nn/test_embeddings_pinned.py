@@ -269,7 +269,15 @@ def test_a_pinned_batch_that_was_changed_is_looked_up_as_it_is(
     assert outcome(tmp_path / "pinned", change, is_pinned=True, make=make) == expected
 
 
-@pytest.mark.parametrize("make", [all_tables, one_table, one_narrow_table])
+@pytest.mark.parametrize("change", OF_OTHER_KEYS)
+def test_a_pinned_batch_of_other_keys_is_looked_up_anew_with_all_its_tables(
+    tmp_path: Path, change: Change
+) -> None:
+    expected = outcome(tmp_path / "alone", change, is_pinned=False, make=all_tables)
+    assert outcome(tmp_path / "pinned", change, is_pinned=True, make=all_tables) == expected
+
+
+@pytest.mark.parametrize("make", [one_table, one_narrow_table])
 @pytest.mark.parametrize("change", OF_OTHER_KEYS)
 def test_a_pinned_batch_of_other_keys_is_refused(
     tmp_path: Path, make: Callable[[Any], torch.nn.Module], change: Change

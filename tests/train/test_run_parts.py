@@ -53,7 +53,7 @@ class Server:
 def parts(every: int = 2) -> tuple[Any, StepCheckpoints]:
     server: Any = Server()
     options = TrainOptions(data=["log.tsv"], store="store")
-    publisher = RunPublisher(options, TrainingRanks(), print)
+    publisher = RunPublisher(options, TrainingRanks(), print, None)
     boundary = Boundary((every, 0), 0, Stops(), TrainingRanks())
     return server, StepCheckpoints(server, boundary, publisher)
 
