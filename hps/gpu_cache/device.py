@@ -4,7 +4,6 @@ Above it: arena.py, device_plan.py, device_cache.py. Below it: cuda_device.py ke
 a GPU; in tests a device of host memory does, which runs the same kernels through hps._C.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -84,59 +83,6 @@ class Device(Protocol):
         """A new order of verbs, for caches that are worked on together."""
 
 
-class HostOutput:
-    """Pinned memory that kernels write where it lies, for arrays on their way to the host.
-
-    Args:
-        device: whose kernels.
-        order: of its verbs.
-        num_bytes: of it.
-
-    Kernels that are queued have the address: the memory is kept until they are done.
-    """
-
-    _is_given = False  # what an interrupted __init__ leaves
-
-    def __init__(self, device: Device, order: VerbOrder, num_bytes: int) -> None:
-        self._device = device
-        self._order = order
-        self._num_bytes = num_bytes
-        self._event: DeviceEvent | None = None
-        self._memory = device.empty_pinned(max(1, num_bytes))
-
-    @property
-    def address(self) -> int:
-        """Where it begins, for kernels that are queued next."""
-        self._event = None
-        self._is_given = True
-        address: int = self._memory.data_ptr()
-        return address
-
-    def put(self, array: HostArray) -> None:
-        """What is there before: as many bytes as it has."""
-        self._memory.numpy()[: self._num_bytes] = array.reshape(-1).view(np.uint8)
-
-    def is_queued(self) -> None:
-        """The kernels that write have been queued."""
-        self._event = self._device.event()
-
-    def wait(self) -> HostArray:
-        """uint8 [num_bytes]; a view of memory that lives as long as anyone holds it. Waits."""
-        assert self._event is not None, "nothing was queued"
-        self._event.synchronize()
-        self._is_given = False
-        array: HostArray = self._memory.numpy()[: self._num_bytes]
-        return array
-
-    def __del__(self) -> None:
-        if not self._is_given:
-            return
-        if self._event is None:  # an interrupt came before
-            with self._order.verb():
-                self._event = self._device.event()
-        self._event.synchronize()
-
-
 class HostCopy:
     """An array on its way from the device to pinned host memory.
 
@@ -167,45 +113,3 @@ def to_device(device: Device, array: HostArray, target: torch.Tensor) -> None:
     pinned = device.empty_pinned(max(1, array.nbytes))[: array.nbytes]
     pinned.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     device.copy(target.view(-1).view(torch.uint8), pinned)
-
-
-class HostInputs:
-    """Arrays of the host that kernels read where they lie, in pinned memory, once: each element
-    crosses the bus as often as in a copy, and no memory of the device is taken.
-
-    Args:
-        device: whose kernels.
-
-    The memory is kept until they have read it. Within verbs.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._new: list[torch.Tensor] = []
-        self._read: deque[tuple[DeviceEvent, list[torch.Tensor]]] = deque()  # oldest first
-
-    def take(self, num_bytes: int) -> torch.Tensor:
-        """Pinned memory to be written now and read by kernels that are queued next."""
-        memory = self._device.empty_pinned(max(1, num_bytes))
-        self._new.append(memory)
-        return memory
-
-    def put(self, array: HostArray) -> int:
-        """The address of a copy of an array, which may change at once."""
-        memory = self.take(array.nbytes)
-        memory.numpy()[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        address: int = memory.data_ptr()
-        return address
-
-    def are_queued(self) -> None:
-        """The kernels that read what was taken have been queued."""
-        while self._read and self._read[0][0].query():
-            self._read.popleft()
-        if self._new:
-            self._read.append((self._device.event(), self._new))
-            self._new = []
-
-    def __del__(self) -> None:
-        self.are_queued()  # what an interrupt has left
-        for event, _ in self._read:
-            event.synchronize()

@@ -23,12 +23,14 @@ from hps.common.arrays import AnyArray
 from hps.common.row_layout import Images, Keys, Labels
 from hps.contracts.row_cache import AnyRowCache
 from hps.contracts.table_verbs import BagsOfTable, RowsOfTable, TableVerbs
-from hps.gpu_cache.device import Device, HostOutput
+from hps.gpu_cache.device import Device
 from hps.gpu_cache.device_batch import DeviceBatch
 from hps.gpu_cache.device_plan import DevicePlan, State
 from hps.gpu_cache.device_rows import DeviceRows
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.host_arrays import written
 from hps.gpu_cache.options import CacheOptions
+from hps.gpu_cache.pinned import PinnedPiece
 
 _NO_STATISTICS = "Config refuses tables with statistics on a device"
 
@@ -195,16 +197,19 @@ class DeviceCache(DeviceRows):
         assert self.is_current(plan), "gather from rows that may have moved"
         self.check_floats(out, (plan.num_occurrences, self.dim), "out [L, dim]")
         host = None if self._is_there(out) else np.asarray(out)
-        written = None if host is None else HostOutput(self._device, self._order, host.nbytes)
-        if host is not None and written is not None and not plan.is_whole_batch:
-            written.put(host)
+        # All of it is written, or what is not is as it was.
+        piece = None
+        if host is not None:
+            is_whole = plan.is_whole_batch
+            arrays = self._host_arrays
+            piece = arrays.take(host.nbytes) if is_whole else arrays.put(host)
         with self._verb(plan):
-            target = cast("torch.Tensor", out).data_ptr() if written is None else written.address
+            target = cast("torch.Tensor", out).data_ptr() if piece is None else piece.address
             self._device.launch("Gather", plan.args("Gather", out=target), plan.num_occurrences)
-            if written is not None:
-                written.is_queued()
-        if host is not None and written is not None:
-            host[:] = written.wait().view(np.float32).reshape(host.shape)
+            if piece is not None:
+                piece.note_point()
+        if host is not None and piece is not None:
+            host[:] = written(piece)[: host.nbytes].view(np.float32).reshape(host.shape)
 
     def pool(
         self,
@@ -224,11 +229,11 @@ class DeviceCache(DeviceRows):
         if images.shape != (bound, self.row_bytes):
             raise ValueError("images [window, row_bytes] are needed")
         with self._verb(plan):
-            rows = HostOutput(self._device, self._order, images.nbytes)
+            rows = self._host_arrays.take(images.nbytes)
             args = plan.args("ReadRow", images=rows.address, bound=bound)
             self._device.launch("ReadRow", args, bound)
-            rows.is_queued()
-        images[:] = rows.wait().reshape(images.shape)
+            rows.note_point()
+        images[:] = written(rows)[: images.nbytes].reshape(images.shape)
 
     # Updates.
 
@@ -319,17 +324,20 @@ class DeviceCache(DeviceRows):
         with self._verb(plan):
             last = self._arena.take(4 * plan.bound_of_unique, plans=[plan])
             self._device.fill(last.memory, 0)
+            given = [None if one is None else self._readable(one) for one in (rows, state)]
             args = plan.args(
                 "Assign",
-                rows=self._address_of(rows),
-                state=0 if state is None else self._address_of(state),
+                rows=_address_of(given[0]),
+                state=_address_of(given[1]),
                 last=last.address,
                 bound=bound,
                 lr=lr,
             )
             self._device.launch("FindLast", args, count)
             self._device.launch("Assign", args, bound)
-            self._inputs.are_queued()
+            for one in given:
+                if isinstance(one, PinnedPiece):
+                    one.note_point()
 
     def create(self, plan: DevicePlan, lr: float) -> int:
         """See RowCache. Waits."""
@@ -360,21 +368,19 @@ class DeviceCache(DeviceRows):
             return cast("torch.Tensor", values), None
         array = np.asarray(values)
         part = self._arena.take(array.nbytes, plans=[plan])
-        pinned = self._inputs.take(array.nbytes)[: array.nbytes]
-        pinned.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._device.copy(part.memory, pinned)
-        self._inputs.are_queued()
-        return part.memory, part
+        piece, memory = self._host_arrays.put(array), part.memory
+        self._device.copy(memory, torch.from_numpy(piece.array()[: array.nbytes]))
+        piece.note_point()
+        return memory, part
 
     def _is_there(self, values: AnyArray) -> bool:
         return isinstance(values, torch.Tensor) and values.device == self._device.torch_device
 
-    def _address_of(self, values: AnyArray) -> int:
-        """Of a tensor on the device, or of a copy of an array where kernels can read it."""
+    def _readable(self, values: AnyArray) -> torch.Tensor | PinnedPiece:
+        """A tensor on the device, or a copy of an array where kernels can read it."""
         if self._is_there(values):
-            address: int = cast("torch.Tensor", values).data_ptr()
-            return address
-        return self._inputs.put(np.asarray(values))
+            return cast("torch.Tensor", values)
+        return self._host_arrays.put(np.asarray(values))
 
     @staticmethod
     def check_floats(values: AnyArray, shape: tuple[int, ...], what: str) -> None:
@@ -388,3 +394,11 @@ class DeviceCache(DeviceRows):
                 f"float32 {what} = {shape} in one piece is needed, not {values.dtype} of shape "
                 f"{tuple(values.shape)}"
             )
+
+
+def _address_of(values: torch.Tensor | PinnedPiece | None) -> int:
+    """Of what kernels read; 0 of nothing."""
+    if values is None:
+        return 0
+    address: int = values.address if isinstance(values, PinnedPiece) else values.data_ptr()
+    return address

@@ -15,9 +15,10 @@ from hps import _C
 from hps.common.arrays import AnyArray, HostArray, on_host
 from hps.common.row_layout import Floats, Images
 from hps.errors import ConfigError
-from hps.gpu_cache.device import Device, HostCopy, HostOutput, Memory, to_device
+from hps.gpu_cache.device import Device, HostCopy, Memory, to_device
 from hps.gpu_cache.device_plan import DevicePlan
 from hps.gpu_cache.failures import Failures
+from hps.gpu_cache.host_arrays import written
 from hps.gpu_cache.options import CacheOptions
 
 _BUCKET_SLOTS = 64  # csrc/table/table_view.h
@@ -42,7 +43,7 @@ class DeviceRows(_C.DeviceTable):
         self._order = failures.order
         self._arena = failures.arena
         self._part = failures.scan
-        self._inputs = failures.inputs
+        self._host_arrays = failures.host_arrays
         self._args: HostArray = np.frombuffer(words, device.args.dtype("CacheArgs")).copy()
         self._base = memory.data_ptr()
         shape = self._args["table"]["shape"]
@@ -99,17 +100,18 @@ class DeviceRows(_C.DeviceTable):
         with self._verb():
             pinned = self._part.memory[:4].view(torch.int32)
             self._device.fill(pinned, -1)
-            found, unused = (HostOutput(self._device, self._order, len(host)) for _ in range(2))
+            given, slots = self._host_arrays.put(host), self._host_arrays.take(8 * len(host))
+            found, unused = (self._host_arrays.take(len(host)) for _ in range(2))
             fields = {
-                "keys": self._inputs.put(host),
-                "slots": self._inputs.take(8 * len(host)).data_ptr(),
+                "keys": given.address,
+                "slots": slots.address,
                 "first_pinned": self._part.address,
             }
             for kernel, presence in (("FindErased", found), ("Erase", unused)):
                 args = self._new_args(kernel, presence=presence.address, **fields)
                 self._device.launch(kernel, args, len(host))
-                presence.is_queued()
-            self._inputs.are_queued()
+            for piece in (given, slots, found, unused):
+                piece.note_point()
             first_pinned = HostCopy(self._device, pinned)
         first = int(first_pinned.wait().view(np.uint32)[0])
         if first != _NONE_PINNED:
@@ -118,20 +120,20 @@ class DeviceRows(_C.DeviceTable):
                 f"key {key} is in use by a batch of an open pipeline; erase it after that batch"
             )
         self.epoch += 1
-        return found.wait()
+        return written(found)
 
     def initial_weights(self, keys: AnyArray, out: Floats) -> None:
         """See RowCache. Waits."""
         if len(keys) == 0:
             return
         with self._verb():
-            weights = HostOutput(self._device, self._order, out.nbytes)
-            given = self._inputs.put(np.asarray(on_host(keys)))
-            args = self._new_args("InitialWeights", keys=given, out=weights.address)
+            weights = self._host_arrays.take(out.nbytes)
+            given = self._host_arrays.put(np.asarray(on_host(keys)))
+            args = self._new_args("InitialWeights", keys=given.address, out=weights.address)
             self._device.launch("InitialWeights", args, len(keys))
-            weights.is_queued()
-            self._inputs.are_queued()
-        out[:] = weights.wait().view(np.float32).reshape(out.shape)
+            weights.note_point()
+            given.note_point()
+        out[:] = written(weights)[: out.nbytes].view(np.float32).reshape(out.shape)
 
     # Rows by slot.
 
@@ -140,13 +142,12 @@ class DeviceRows(_C.DeviceTable):
         if what not in ("stored", "dirty") or rows.shape[1] != self.row_bytes:
             raise ValueError("what must be 'stored' or 'dirty', rows uint8 [n, row_bytes]")
         most, num_rows, slot = len(rows), 0, cursor
-        images = HostOutput(self._device, self._order, rows.nbytes)
+        images, result = self._host_arrays.take(rows.nbytes), self._host_arrays.take(16)
         at_once = len(self._part.memory) // 4
         while slot < self.capacity_rows and num_rows < most:
             count = min(at_once, self.capacity_rows - slot)
             with self._verb():
                 ranks = self._part.memory[: 4 * count].view(torch.int32)
-                result = HostOutput(self._device, self._order, 16)
                 args = self._new_args(
                     "CopyScanned",
                     first=slot,
@@ -157,16 +158,18 @@ class DeviceRows(_C.DeviceTable):
                     rows=images.address + num_rows * self.row_bytes,
                     result=result.address,
                 )
+                for piece in (images, result):
+                    piece.note_queued()
                 self._device.launch("FlagScanned", args, count)
                 self._device.prefix_sum(ranks)
                 self._device.launch("CopyScanned", args, count)
-                result.is_queued()
-                images.is_queued()
-            found, slot = (int(number) for number in result.wait().view(np.int64))
+                result.note_point()
+                images.note_point()
+            found, slot = (int(number) for number in written(result).view(np.int64))
             num_rows += found
         if num_rows:
-            written = images.wait()[: num_rows * self.row_bytes]
-            rows[:num_rows] = written.reshape(num_rows, self.row_bytes)
+            found_rows = written(images)[: num_rows * self.row_bytes]
+            rows[:num_rows] = found_rows.reshape(num_rows, self.row_bytes)
         return num_rows, slot if slot < self.capacity_rows else -1
 
     @property

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from hps.common.arrays import HostArray
 from hps.errors import ConfigError
 from hps.gpu_cache.arena import DeviceArena
-from hps.gpu_cache.device import Device, DeviceEvent, HostInputs
+from hps.gpu_cache.device import Device, DeviceEvent
+from hps.gpu_cache.host_arrays import HostArrays
 
 _ARENA_BYTES = 2**24
 MIN_ARENA_BYTES = 2**16
@@ -42,7 +43,7 @@ class Failures:
         dtype = device.args.dtype("Failure")
         self.order = device.order()
         self.arena = DeviceArena(device, arena_bytes)
-        self.inputs = HostInputs(device)
+        self.host_arrays = HostArrays(device, self.order)
         self._part = self.arena.take(dtype.itemsize, from_end=True)
         # Of verbs outside of batches, which must not fail for the batches in flight.
         scan_bytes = min(_SCAN_BYTES, arena_bytes // _SCANS_OF_AN_ARENA)

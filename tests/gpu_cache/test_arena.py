@@ -7,7 +7,6 @@ device of host memory.
 
 import gc
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -171,9 +170,7 @@ def test_nothing_of_a_device_is_taken_but_rows_and_one_arena(
     whole = HostDevice.empty
 
     def empty(self: HostDevice, num_bytes: int) -> torch.Tensor:
-        # Rows on their way from the dram_cache are not in it.
-        if sys._getframe(1).f_code.co_qualname != "Reserves._fill":
-            taken.append(num_bytes)
+        taken.append(num_bytes)
         return whole(self, num_bytes)
 
     monkeypatch.setattr(HostDevice, "empty", empty)
