@@ -14,17 +14,12 @@ import pytest
 import torch
 
 import hps
-from hps.common import arrays, bags
+from hps.common import bags
 from hps.contracts.joint import JointUpdate
-from hps.gpu_cache import make_gpu_caches
-from hps.gpu_cache.device_cache import DeviceCache
-from hps.gpu_cache.failures import Failures
 from hps.nn import embeddings
-from hps.parameter_server.opening import Tiers
-from hps.tiers import batch_rows
 from hps.tiers.placed_rows import PlacedRows
+from tests.gpu_cache.launched import LaunchedServer
 from tests.nn import embeddings_lab as lab
-from tests.parameter_server.test_gpu_tier import EagerDevice
 
 # A table's features side by side, the tables in another order than in batches; the columns of all
 # but the first begin at odd places.
@@ -34,33 +29,22 @@ FEATURES = {
 APART = {"a": "one", "d": "four", "b": "one", "e": "four", "c": "one"}
 
 
-class Launched:
-    """A server of the lab's tables whose device's tensors are the host's."""
+Launch = Callable[[], LaunchedServer]
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.device = EagerDevice()
-        failures = Failures(self.device)
-        tiers = Tiers(
-            make_gpu_caches=lambda config: make_gpu_caches(
-                config, lambda options: DeviceCache(self.device, failures, options)
-            )
-        )
-        gpu = hps.GpuCacheConfig(bytes="8MiB", device="cpu")
-        self.server = hps.ParameterServer(lab.config_of(folder, gpu=gpu), _tiers=tiers)
-        for module in (arrays, batch_rows, bags):
-            monkeypatch.setattr(module, "HOST", "the host")
 
-    def launches(self, kernel: str) -> int:
-        return [name for name, _ in self.device.launches].count(kernel)
+def launched_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchedServer:
+    """One of the lab's tables."""
+    gpu = hps.GpuCacheConfig(bytes="8MiB", device="cpu")
+    return LaunchedServer(lab.config_of(folder, gpu=gpu), monkeypatch)
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Launched]]:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
     """Opens one; servers whose rows lie in DRAM cannot be used from then on."""
     with ExitStack() as stack:
 
-        def open_one() -> Launched:
-            own = Launched(tmp_path / "device", monkeypatch)
+        def open_one() -> LaunchedServer:
+            own = launched_at(tmp_path / "device", monkeypatch)
             stack.enter_context(own.server)
             return own
 
@@ -68,7 +52,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 @pytest.fixture
-def launched(launch: Callable[[], Launched]) -> Launched:
+def launched(launch: Launch) -> LaunchedServer:
     return launch()
 
 
@@ -91,7 +75,7 @@ def module_of(server: Any, features: Any = None, dtype: torch.dtype = torch.floa
 Run = Callable[[Any], Any]
 
 
-def alike(folder: Path, launch: Callable[[], Launched], run: Run) -> Launched:
+def alike(folder: Path, launch: Launch, run: Run) -> LaunchedServer:
     """Asserts that something has the same bits where rows lie in DRAM and on a device."""
     with lab.open_tables(folder / "plain") as server:
         expected = run(server)
@@ -108,7 +92,7 @@ def digests_of(server: Any) -> dict[str, str]:
 @pytest.mark.parametrize(("depth", "accumulate"), [(0, 1), (3, 1), (2, 2)])
 def test_tables_side_by_side_have_the_bits_of_the_host(
     tmp_path: Path,
-    launch: Any,
+    launch: Launch,
     monkeypatch: pytest.MonkeyPatch,
     depth: int,
     accumulate: int,
@@ -125,14 +109,16 @@ def test_tables_side_by_side_have_the_bits_of_the_host(
     assert launched.launches("SumRun") == 6 // accumulate
 
 
-def test_features_apart_go_table_by_table_with_the_same_bits(tmp_path: Path, launch: Any) -> None:
+def test_features_apart_go_table_by_table_with_the_same_bits(
+    tmp_path: Path, launch: Launch
+) -> None:
     def run(server: Any) -> Any:
         return lab.train(server, module_of(server, APART), batches(), depth=2)
 
     alike(tmp_path, launch, run)
 
 
-def test_gradients_that_are_looked_at_have_the_same_bits(tmp_path: Path, launch: Any) -> None:
+def test_gradients_that_are_looked_at_have_the_same_bits(tmp_path: Path, launch: Launch) -> None:
     """By `param_groups`, as clipping does: then each table has its own."""
 
     def run(server: Any) -> Any:
@@ -151,7 +137,7 @@ def test_gradients_that_are_looked_at_have_the_same_bits(tmp_path: Path, launch:
     alike(tmp_path, launch, run)
 
 
-def test_a_second_forward_of_a_batch_sums_into_one_step(tmp_path: Path, launch: Any) -> None:
+def test_a_second_forward_of_a_batch_sums_into_one_step(tmp_path: Path, launch: Launch) -> None:
     def run(server: Any) -> Any:
         module, optimizer = module_of(server), hps.RowOptimizer(server)
         with hps.Pipeline(batches(2), server, 0) as given:
@@ -165,7 +151,7 @@ def test_a_second_forward_of_a_batch_sums_into_one_step(tmp_path: Path, launch: 
 
 
 def test_a_backward_through_a_kept_graph_after_the_step_finds_its_rows_anew(
-    tmp_path: Path, launch: Any
+    tmp_path: Path, launch: Launch
 ) -> None:
     def run(server: Any) -> Any:
         module, optimizer = module_of(server), hps.RowOptimizer(server)
@@ -180,7 +166,7 @@ def test_a_backward_through_a_kept_graph_after_the_step_finds_its_rows_anew(
     alike(tmp_path, launch, run)
 
 
-def pinned(launched: Launched, batch: hps.Batch) -> PlacedRows:
+def pinned(launched: LaunchedServer, batch: hps.Batch) -> PlacedRows:
     queued = launched.server.queued
     assert queued is not None
     rows = queued.pin_joint(batch.features, len(batch))
@@ -188,7 +174,7 @@ def pinned(launched: Launched, batch: hps.Batch) -> PlacedRows:
     return rows
 
 
-def test_rows_that_were_released_are_refused(launched: Launched) -> None:
+def test_rows_that_were_released_are_refused(launched: LaunchedServer) -> None:
     batch = measured(lab.draw_batch(0))
     rows, module = pinned(launched, batch), module_of(launched.server)
     places = module.layout.places
@@ -204,7 +190,7 @@ def test_rows_that_were_released_are_refused(launched: Launched) -> None:
     assert launched.server.pins == 0
 
 
-def test_rows_that_nobody_has_any_more_are_let_go_at_once(launched: Launched) -> None:
+def test_rows_that_nobody_has_any_more_are_let_go_at_once(launched: LaunchedServer) -> None:
     rows = pinned(launched, measured(lab.draw_batch(0)))
     assert launched.server.pins > 0
     parts = rows.of_tables()
@@ -215,7 +201,9 @@ def test_rows_that_nobody_has_any_more_are_let_go_at_once(launched: Launched) ->
     assert launched.server.pins == 0
 
 
-def test_tensors_that_were_changed_in_place_are_looked_up_anew(tmp_path: Path, launch: Any) -> None:
+def test_tensors_that_were_changed_in_place_are_looked_up_anew(
+    tmp_path: Path, launch: Launch
+) -> None:
     batch = measured(lab.draw_batch(0))
     with lab.open_tables(tmp_path / "plain") as server:
         batch.features["four"].keys_L.add_(1)
@@ -230,7 +218,7 @@ def test_tensors_that_were_changed_in_place_are_looked_up_anew(tmp_path: Path, l
     rows.release()
 
 
-def test_what_the_caller_does_to_weights_later_does_not_count(launched: Launched) -> None:
+def test_what_the_caller_does_to_weights_later_does_not_count(launched: LaunchedServer) -> None:
     batch = measured(lab.draw_batch(0))
     rows, module = pinned(launched, batch), module_of(launched.server)
     places = module.layout.places
@@ -244,10 +232,10 @@ def test_what_the_caller_does_to_weights_later_does_not_count(launched: Launched
 
 
 def test_rows_of_another_server_are_refused(
-    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launched: LaunchedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = measured(lab.draw_batch(0))
-    with Launched(tmp_path / "other", monkeypatch).server as other:
+    with launched_at(tmp_path / "other", monkeypatch).server as other:
         rows, places = pinned(launched, batch), module_of(other).layout.places
         queued: Any = other.queued
         with pytest.raises(hps.ConfigError, match="of another server"):
@@ -255,7 +243,7 @@ def test_rows_of_another_server_are_refused(
         rows.release()
 
 
-def test_a_gradient_that_is_not_finite_changes_no_table(launched: Launched) -> None:
+def test_a_gradient_that_is_not_finite_changes_no_table(launched: LaunchedServer) -> None:
     server, batch = launched.server, measured(lab.draw_batch(0))
     module, optimizer = module_of(server), hps.RowOptimizer(server)
     module(batch).backward(torch.ones(len(batch), sum(module.widths)))
@@ -284,7 +272,7 @@ def test_a_gradient_that_is_not_finite_changes_no_table(launched: Launched) -> N
     ],
 )
 def test_a_bad_batch_is_refused_and_nothing_is_pinned(
-    launched: Launched, spoil: Any, message: str
+    launched: LaunchedServer, spoil: Any, message: str
 ) -> None:
     batch = lab.draw_batch(0)
     spoil(batch.features["four"])
@@ -294,7 +282,7 @@ def test_a_bad_batch_is_refused_and_nothing_is_pinned(
     assert launched.server.pins == 0
 
 
-def test_other_numbers_of_features_are_told(launched: Launched) -> None:
+def test_other_numbers_of_features_are_told(launched: LaunchedServer) -> None:
     """The batch has three features of a table that the module takes to have two."""
     batch = measured(lab.draw_batch(0))
     rows = pinned(launched, batch)
@@ -310,7 +298,7 @@ def test_other_numbers_of_features_are_told(launched: Launched) -> None:
     rows.release()
 
 
-def test_a_batch_without_examples_has_no_rows(launched: Launched) -> None:
+def test_a_batch_without_examples_has_no_rows(launched: LaunchedServer) -> None:
     empty = measured(lab.draw_batch(0, 0))
     module, optimizer = module_of(launched.server), hps.RowOptimizer(launched.server)
     with hps.Pipeline([empty], launched.server, 0) as given:

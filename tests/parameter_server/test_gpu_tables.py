@@ -13,16 +13,12 @@ import torch
 
 import hps
 import hps.nn.joint_look_up  # takes the name of the host before it is another here
-from hps.common import arrays, bags
+from hps.common import bags
 from hps.contracts.reads import PooledRead
-from hps.gpu_cache import make_gpu_caches
-from hps.gpu_cache.device_cache import DeviceCache
-from hps.gpu_cache.failures import Failures
 from hps.parameter_server.batches import Batches
-from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import RowUpdate
-from hps.tiers import batch_rows
-from tests.parameter_server.test_gpu_tier import EagerDevice, random_batch, with_bags
+from tests.gpu_cache.launched import LaunchedServer
+from tests.parameter_server.test_gpu_tier import random_batch, with_bags
 
 TABLES = {
     "ads": (6, hps.Adagrad(lr=0.1)),
@@ -66,8 +62,8 @@ def train(server: hps.ParameterServer, given: list[hps.Batch], depth: int) -> li
     return [found, [server.digest(name) for name in TABLES], server.pins]
 
 
-class Launched:
-    """A server over a device whose tensors are the host's.
+class Launched(LaunchedServer):
+    """One of these tables.
 
     Args:
         num_bytes: of its rows.
@@ -81,21 +77,8 @@ class Launched:
         num_bytes: int,
         batch_bytes: int = 2**24,
     ) -> None:
-        self.device = EagerDevice()
-        failures = Failures(self.device, batch_bytes)
-        self.arena = failures.arena
-        tiers = Tiers(
-            make_gpu_caches=lambda config: make_gpu_caches(
-                config, lambda options: DeviceCache(self.device, failures, options)
-            )
-        )
         gpu = hps.GpuCacheConfig(bytes=num_bytes, device="cpu")
-        self.server = hps.ParameterServer(config_of(folder, gpu), _tiers=tiers)
-        for module in (arrays, batch_rows, bags):
-            monkeypatch.setattr(module, "HOST", "the host")
-
-    def launches(self, kernel: str) -> int:
-        return [name for name, _ in self.device.launches].count(kernel)
+        super().__init__(config_of(folder, gpu), monkeypatch, batch_bytes)
 
 
 @pytest.mark.parametrize("depth", [0, 2])

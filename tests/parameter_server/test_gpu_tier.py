@@ -10,16 +10,12 @@ import pytest
 import torch
 
 import hps
-from hps.common import arrays, bags
 from hps.common.bags import make_bags
 from hps.gpu_cache import make_gpu_caches
-from hps.gpu_cache.device_cache import DeviceCache
-from hps.gpu_cache.failures import Failures
 from hps.parameter_server.opening import Tiers
 from hps.parameter_server.server import RowUpdate
-from hps.tiers import batch_rows
 from tests.front import open_server, random_bags
-from tests.gpu_cache.host_device import HostDevice
+from tests.gpu_cache.launched import LaunchedServer
 from tests.lab import dump
 
 GPU = hps.GpuCacheConfig(bytes="300KiB", device="cpu")
@@ -37,33 +33,13 @@ def random_batch(
     return hps.Batch({"ads": ids}, dense=dense, labels=labels)
 
 
-class EagerDevice(HostDevice):
-    """A device whose work is done at once, so that torch's own work may follow it."""
-
-    def _put(self, work: Any) -> None:
-        super()._put(work)
-        self.work_off(self.num_queued)
-
-
 def launched_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: hps.GpuCacheConfig = GPU
 ) -> hps.ParameterServer:
-    """A server over the CUDA cache's launcher, for which tensors of the host are the device's."""
-    device = EagerDevice()
-    failures = Failures(device)
-    tiers = Tiers(
-        make_gpu_caches=lambda config: make_gpu_caches(
-            config, lambda options: DeviceCache(device, failures, options)
-        )
-    )
+    """A server of one table on a device, for which tensors of the host are the device's."""
     table = hps.TableConfig(name="ads", dim=6, optimizer=hps.Adagrad(lr=0.1))
     config = hps.Config(path=folder / "store", tables=[table], gpu=gpu)
-    server = hps.ParameterServer(config, _tiers=tiers)
-    monkeypatch.setattr(arrays, "HOST", "the host")
-    monkeypatch.setattr(batch_rows, "HOST", "the host")
-    monkeypatch.setattr(bags, "HOST", "the host")
-    assert arrays.is_on(torch.zeros(1), server.device)
-    return server
+    return LaunchedServer(config, monkeypatch).server
 
 
 def train_batches(
