@@ -118,7 +118,7 @@ struct SumsLayout {
   enum Array : int32_t {
     kArrived,
     kUnordered,
-    kRows,
+    kOrigins,
     kKeys,
     kArrivals,
     kRowKeys,

@@ -51,7 +51,7 @@ struct SumSizesOfTable {
                         bags.is_mean && bags.offsets != nullptr ? bags.num_bags : 0) {}
 
   void AddTo(std::vector<int64_t>* sizes) const {
-    for (const auto array : {SumsLayout::kArrived, SumsLayout::kUnordered, SumsLayout::kRows}) {
+    for (const auto array : {SumsLayout::kArrived, SumsLayout::kUnordered, SumsLayout::kOrigins}) {
       (*sizes)[array] += length;
     }
     (*sizes)[SumsLayout::kKeys] += bound;
@@ -65,7 +65,7 @@ struct SumSizesOfTable {
 
 void CheckGradients(const BagsOfPlan& bags) {
   const int64_t dim = bags.plan->table.ptr->args.dim;
-  CheckShape(bags.num_rows == 0 || bags.num_rows <= kMostFloats / bags.pitch,
+  CheckShape(bags.num_rows <= kMostFloats / std::max<int64_t>(1, bags.pitch),
              "gradients of fewer than 2^32 floats are needed: give smaller batches");
   if (bags.num_rows == bags.num_bags && bags.width == dim) return;
   if (bags.is_placed && bags.num_rows * (bags.width / dim) == bags.num_bags) return;
@@ -346,7 +346,7 @@ std::unique_ptr<TableBlock> DeviceVerbs::Sum(const DeviceBags& bags, nb::object 
     if (one.weights != nullptr) at(SumsLayout::kWeights, weight, &terms.weights);
     at(SumsLayout::kArrived, position, &sum.arrived);
     at(SumsLayout::kUnordered, position, &sum.unordered);
-    at(SumsLayout::kRows, position, &terms.origins);
+    at(SumsLayout::kOrigins, position, &terms.origins);
     at(SumsLayout::kKeys, key, &terms.keys);
     at(SumsLayout::kArrivals, row, &sum.arrivals);
     at(SumsLayout::kRowKeys, row, &sum.row_keys);

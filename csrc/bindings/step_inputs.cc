@@ -1,5 +1,6 @@
-// hps._C.find_ids, are_kept, measure_bags, give_rates, find_parts: what a step over many tables is
-// made from, read from Python's own objects in one call, so that a table more costs Python nothing.
+// hps._C.find_ids, are_same_tensors, are_kept, num_changes, measure_bags, give_rates, find_parts:
+// what a step over many tables is made from, read from Python's own objects in one call, so that a
+// table more costs Python nothing.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

@@ -340,7 +340,7 @@ class DeviceBatch:
         plans = cast("list[DevicePlan]", bags.plans)
         for plan in _C.uncertain_plans(plans, whole=True):
             assert _is_current(plan) and plan.is_whole_batch, f"pool of {_MOVED}"
-        with self._verb(plans):
+        with self._verb(plans, *bags.tensors):
             block = self._native.pool(bags, self._device.stream())
             if block is not None:
                 block.launch("Pool", 0)

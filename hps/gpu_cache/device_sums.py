@@ -21,7 +21,7 @@ from hps.gpu_cache.arena import DeviceArena, Layout, Plans, bytes_of
 _ARRAYS = {
     "arrived": torch.int32,
     "unordered": torch.int32,
-    "rows": torch.int32,
+    "origins": torch.int32,
     "keys": torch.int64,
     "arrivals": torch.int32,
     "row_keys": torch.int32,
@@ -95,7 +95,8 @@ class SumsRoom:
 
     def has_room(self, sizes: Sequence[int]) -> bool:
         """True if `make` has nothing to do."""
-        return self._kept is not None and self._kept.has_room(sizes)
+        kept = self._kept  # another thread may make room at once
+        return kept is not None and kept.has_room(sizes)
 
     def take(self, sizes: Sequence[int], plans: Plans) -> Sums:
         """Memory for sums that begin now.
@@ -123,4 +124,5 @@ class SumsRoom:
     @property
     def is_busy(self) -> bool:
         """True if plans are to be updated by what is there."""
-        return self._kept is not None and self._kept.num_pending > 0
+        kept = self._kept
+        return kept is not None and kept.num_pending > 0

@@ -340,6 +340,16 @@ class Peers:
     ) -> None:
         """Readies sums of occurrences, or of bags, by key, as the caches' own; `judge` takes
         them."""
+        with self._lock:  # so that idle plans give memory back where there is none
+            self._sum_gradients(keys, grads, poolings)
+
+    def _sum_gradients(
+        self,
+        keys: Sequence[PeerKeys],
+        grads: Sequence[torch.Tensor],
+        poolings: Sequence[BagPooling | None],
+    ) -> None:
+        """The same, under the lock."""
         bags = self._batch.new_bags()
         sizes = [one.num_unique * one.dim for one in keys]
         with self._verb([one.plan for one in keys]):

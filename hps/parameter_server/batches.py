@@ -274,11 +274,16 @@ class Batches:
                 work = [one for one in work if one[1].num_occurrences]
                 for stack in tables.stacks.values():
                     stack.raise_failed(wait=False)
+                lacking: list[tuple[Gate, BatchPlan]] = []
                 while True:
-                    with tables.lock:  # one moment for those who read meanwhile
-                        lacking = _gates_that_lack(work)
-                        if not lacking:
-                            return self._apply_now(work, applied, checked)
+                    try:
+                        with tables.lock:  # one moment for those who read meanwhile
+                            lacking = _gates_that_lack(work)
+                            if not lacking:
+                                return self._apply_now(work, applied, checked)
+                    except BatchMemoryError:  # for the sums; nothing has changed
+                        if checked is not None or not self._make_room():
+                            raise
                     for gate, plan in lacking:
                         self._hold_gate(gate, plan)
             finally:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def poolings_of(features: "Mapping[str, Ids]", device: str) -> list[BagPooling]:
-    """How the bags of each table are pooled, sums, on the device; its own copies.
+    """How the bags of each table are pooled, sums, on the device: by weights of its own, and, where
+    the batch was moved there, by the offsets that the batch has, which are to stay as they are.
 
     Raises:
         ConfigError: offsets that divide the keys into no bags, or a weight (on the host) that is

@@ -15,6 +15,7 @@ import hps
 import hps.nn.joint_look_up  # takes the name of the host before it is another here
 from hps.common import bags
 from hps.contracts.reads import PooledRead
+from hps.errors import BatchMemoryError
 from hps.parameter_server.batches import Batches
 from hps.parameter_server.server import RowUpdate
 from tests.gpu_cache.launched import LaunchedServer
@@ -189,3 +190,34 @@ def test_rows_of_another_server_are_pooled_by_their_own(
         server.pull_tables([PooledRead("ads", keys, pooling, out, rows)])
         assert own.launches("Pool") == 0 and other.launches("Pool") == 1
         np.testing.assert_array_equal(out.numpy(), np.asarray(another.pull("ads", keys)))
+
+
+@pytest.mark.parametrize("gives_way", [False, True])
+def test_updates_that_are_joined_find_room_where_batches_ahead_give_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_way: bool
+) -> None:
+    """Two of one table, which no pin has made room for."""
+    launched = Launched(tmp_path, monkeypatch, 400_000)
+    with launched.server as server:
+        batches, keys = server.parts.batches, torch.arange(4)
+        together = server.parts.tables.together
+        assert together is not None
+        updates = [RowUpdate("ads", keys, torch.ones(4, 6)) for _ in range(2)]
+        asked: list[str] = []
+        whole = together.sum_gradients
+
+        def sum_gradients(*given: Any) -> None:
+            asked.append("sums")
+            if len(asked) == 1:
+                raise BatchMemoryError("no room")
+            whole(*given)
+
+        monkeypatch.setattr(together, "sum_gradients", sum_gradients)
+        monkeypatch.setattr(batches, "_make_room", lambda: gives_way)
+        if not gives_way:
+            with pytest.raises(BatchMemoryError):
+                server.apply(updates)
+            assert server.num_rows("ads") == 0
+            return
+        server.apply(updates)
+        assert asked == ["sums", "sums"] and server.num_rows("ads") == 4
