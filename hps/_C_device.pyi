@@ -82,7 +82,6 @@ class DevicePlanState:
     told_missing: Final[int]
     bound: Final[int]
     bound_of_unique: Final[int]
-    is_surely_whole: Final[bool]
     @property
     def is_looked_up(self) -> bool: ...
     def __init__(self, table: DeviceTable) -> None: ...

@@ -2,7 +2,7 @@
 // them, which is given back when nobody has it any more.
 //
 // Above it: arena.cc; hps/gpu_cache/arena.py, which says who asks for parts, and what happens where
-// there is none. Below it: device_plan.h. All is under the GIL, so that no interrupt leaves a part
+// there is none. Below it: nanobind. All is under the GIL, so that no interrupt leaves a part
 // that is neither free nor anybody's.
 #pragma once
 

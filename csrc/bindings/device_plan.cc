@@ -267,14 +267,11 @@ void BindPlan(nb::module_& module) {
       .def("take_numbers", &TakeNumbers, "words"_a)
       .def_prop_ro("told_missing",
                    [](const DevicePlanState& plan) { return plan.numbers.num_missing; })
-      .def_prop_ro("told_full",
-                   [](const DevicePlanState& plan) { return plan.numbers.is_full != 0; })
       .def_rw("victims", &DevicePlanState::victims, nb::arg().none())
       .def_rw("missing", &DevicePlanState::missing, nb::arg().none())
       .def_rw("incoming", &DevicePlanState::incoming, nb::arg().none())
       .def_prop_ro("bound", &DevicePlanState::bound)
       .def_prop_ro("bound_of_unique", &DevicePlanState::bound_of_unique)
-      .def_prop_ro("is_surely_whole", &DevicePlanState::is_surely_whole)
       .def_prop_ro("is_looked_up", &DevicePlanState::is_looked_up);
 }
 

@@ -16,7 +16,7 @@ using namespace nb::literals;
 namespace hps {
 namespace {
 
-constexpr int64_t kAlignedFloats = 64;                   // a table's sums begin with a sector
+constexpr int64_t kAlignedFloats = 64;  // of 256 bytes: where a table's sums may begin
 constexpr int64_t kMostFloats = (int64_t{1} << 32) - 1;  // whose places fit into TermArgs.origins
 
 Plans PlansOf(const nb::list& plans) {

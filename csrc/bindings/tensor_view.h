@@ -1,10 +1,10 @@
 // TensorView: where the numbers of a torch tensor or a numpy array lie, for verbs that are called
 // so often that making an array of a tensor would tell.
 //
-// Above it: table_batch.cc, device_bags.h. Below it: nanobind; DLPack's table of functions, by
-// which torch says where a tensor lies without making anything. Only numbers of one device's
-// memory, the host's if none is named, without gaps between them are taken; nothing is copied. A
-// tensor of a class of its own is none here: it may hold no numbers.
+// Above it: table_batch.cc, device_bags.h, device_keys.h, step_inputs.cc. Below it: nanobind;
+// DLPack's table of functions, by which torch says where a tensor lies without making anything.
+// Only numbers of one device's memory, the host's if none is named, without gaps between them are
+// taken; nothing is copied. A tensor of a class of its own is none here: it may hold no numbers.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -90,8 +90,7 @@ struct BatchNumbers {
 
 // One batch. L is its number of keys, N of distinct ones (named by their index, "id", in order of
 // first occurrence), M of missing ones in the window (named by their index, "entry"). Every array
-// has room for L elements unless told; ranks are inclusive prefix sums of flags, made in place
-// between two kernels.
+// has room for L elements unless told; ranks come of flags by ranked_flags.h.
 struct BatchArgs {
   int64_t num_occurrences;  // L, below 2^31
   BatchNumbers* numbers;

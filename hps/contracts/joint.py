@@ -1,7 +1,8 @@
 """Joint look-ups: the keys of several tables, looked up and stepped in one native call a phase.
 
 Above it: `hps.SparseEmbeddings`, `hps.RowOptimizer`, `hps.Pipeline`. Below it: the server that does
-it, `hps.ParameterServer` with its working rows on the host; other servers go table by table.
+it, `hps.ParameterServer`: JointServer with its working rows on the host, JointRows also of rows
+that a pipeline has pinned on a device (hps/tiers/placed_rows.py). Other servers go table by table.
 """
 
 from collections.abc import Callable, Mapping, Sequence

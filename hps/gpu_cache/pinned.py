@@ -1,9 +1,10 @@
 """PinnedPool: pinned memory of the host, in pieces that are used again; PinnedPiece: one of them,
 which kernels read and write at its address.
 
-Above it: answers.py. Below it: device.py. A piece is in use as long as anyone holds it, or an array
-of it, and until all work that was queued over it is done: it comes back with an event behind that
-work, and is given out again once the event has come. Nobody waits, but who ends the pool.
+Above it: answers.py, device_reserve.py, host_arrays.py. Below it: device.py. A piece is in use as
+long as anyone holds it, or an array of it, and until all work that was queued over it is done: it
+comes back with an event behind that work, and is given out again once the event has come. Nobody
+waits, but who ends the pool.
 """
 
 from collections import deque

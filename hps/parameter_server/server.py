@@ -400,7 +400,7 @@ class ParameterServer:
         """One optimizer step of several tables: all of them or, if a gradient is bad, none.
 
         Several updates of one table are summed as one, in their order. Where the tiers are native
-        no interrupt comes between two tables; one on a CUDA device may.
+        no interrupt comes between two tables, nor between them and `applied`.
 
         Args:
             updates: of each table.
