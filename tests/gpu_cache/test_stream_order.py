@@ -70,7 +70,13 @@ def run_pipeline(
             """As it is where `Batch.to` makes copies; here a batch lies on the device already."""
             batch = prepared.batch
             moved = {
-                name: with_bags(hps.Ids(ids.keys_L.clone(), ids.offsets.clone()))
+                name: with_bags(
+                    hps.Ids(
+                        ids.keys_L.clone(),
+                        ids.offsets.clone(),
+                        None if ids.weights_L is None else ids.weights_L.clone(),
+                    )
+                )
                 for name, ids in batch.features.items()
             }
             prepared.batch = dataclasses.replace(
@@ -116,7 +122,7 @@ def train(server: Any, pipeline_type: type[hps.Pipeline], batches: list[hps.Batc
 def two_tables(seed: int) -> hps.Batch:
     examples = 20 + 10 * seed
     ads, users = (
-        random_batch(seed + 100 * i, 4, weighted=False, examples=examples, distinct=9000)
+        random_batch(seed + 100 * i, 4, weighted=i == 1, examples=examples, distinct=9000)
         for i in range(2)
     )
     return dataclasses.replace(
