@@ -298,11 +298,11 @@ class SparseEmbeddings(nn.Module):
         if layout.chosen:
             return self._look_up_chosen(layout, found, batch, is_learning)
         rows = None if is_learning else self._joint_rows(layout.places, batch)
-        if rows is not None and not rows.is_released:
-            if not rows.are_of(batch.features, len(batch)):  # its tensors were changed since
-                batch = replace(batch, rows=None)
-            elif (places := self._places_in(rows, layout.places)) is not None:
+        if rows is not None and rows.are_of(batch.features, len(batch)):
+            if (places := self._places_in(rows, layout.places)) is not None:
                 return self._read(places, None, rows, batch)
+        elif rows is not None and not rows.is_released:  # its tensors were changed since
+            batch = replace(batch, rows=None)
         # Also what is pinned, but not together.
         return self._look_up_tables(layout, [(batch, None, None, 1)] * len(found), is_learning)
 

@@ -52,6 +52,13 @@ class StreamDevice(HostDevice):
 
     # As Device.
 
+    def sees_unrecorded(self, place: str) -> bool:
+        """True if memory that was taken there is told of, as given out again too early."""
+        return any(
+            "may be taken again before" in fault and f"memory of {place}" in fault
+            for fault in self.streams.faults
+        )
+
     def empty(self, num_bytes: int) -> torch.Tensor:
         with self.inside():
             memory = super().empty(num_bytes)

@@ -8,6 +8,7 @@ device of host memory.
 import gc
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,11 +230,9 @@ def all_that_is_left(launched: Launched) -> list[_C.ArenaPart]:
     taken = []
     with launched.server.parts.tables.lock:
         for size in (2**20, 2**16, 2**12, 2**8):
-            try:
+            with suppress(BatchMemoryError):
                 while True:
                     taken.append(launched.arena.take(size))
-            except BatchMemoryError:
-                pass
     return taken
 
 
